@@ -1,0 +1,60 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
+JOBS   ?= 2
+
+.PHONY: help demo test test-gpu check lint types imports benchmark clean
+
+help:
+	@echo "make demo       run the main job on a built-in workload"
+	@echo "make test       run the tests"
+	@echo "make check      lint, types, import contract, then the tests"
+	@echo "make test-gpu   the tests that need a CUDA device"
+	@echo "make benchmark  compare with the peers; writes benchmarks/results/"
+	@echo "make clean      remove the virtual environment and caches"
+
+# A stamp for each set of packages: installing happens once and again when its input changes.
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) install --quiet --constraint constraints.txt torch
+	$(PIP) install --quiet --constraint constraints.txt --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(PIP) install --quiet --constraint constraints.txt --editable ".[dev]"
+	@touch $@
+
+$(VENV)/.installed-benchmarks: $(VENV)/.installed
+	$(PIP) install --quiet --constraint constraints.txt --editable ".[benchmarks]"
+	@touch $@
+
+demo: $(VENV)/.installed
+	$(BIN)/brim demo
+
+test: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -n $(JOBS) -m "not gpu" $(ARGS)
+
+test-gpu: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m gpu $(ARGS)
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed-dev
+	$(BIN)/mypy
+
+imports: $(VENV)/.installed-dev
+	$(BIN)/lint-imports
+
+check: lint types imports test
+
+benchmark: $(VENV)/.installed-dev $(VENV)/.installed-benchmarks
+	$(BIN)/python benchmarks/finders.py
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

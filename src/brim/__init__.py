@@ -1,0 +1,43 @@
+"""Fill the GPU to the brim, never spill: which batch size to use, measured.
+
+`import brim` is cheap: names are loaded on first use and torch only where a name needs it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from brim.cases import Case
+    from brim.errors import BrimError
+    from brim.finding import find
+    from brim.findings import Finding, Findings, Probe, Verdict
+    from brim.workload import Workload
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "BrimError": "brim.errors",
+    "Case": "brim.cases",
+    "Finding": "brim.findings",
+    "Findings": "brim.findings",
+    "Probe": "brim.findings",
+    "Verdict": "brim.findings",
+    "Workload": "brim.workload",
+    "find": "brim.finding",
+}
+
+__all__ = ["BrimError", "Case", "Finding", "Findings", "Probe", "Verdict", "Workload", "find"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'brim' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -1,0 +1,5 @@
+"""`python -m brim` is `brim`."""
+
+from brim.cli import main
+
+main()

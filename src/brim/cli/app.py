@@ -1,0 +1,73 @@
+"""The program `brim`: its commands and its exit codes.
+
+0 answered · 1 failed (an error of the workload or the machine) · 2 bad input · 3 nothing fits · 130 interrupted
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+
+import brim
+from brim.cli import demo, find, history
+from brim.errors import BrimError
+
+INTERRUPTED = 130
+# Typer exports only this child of the error that every mistake on the command line is.
+_UsageError: Any = typer.BadParameter.__base__
+
+app = typer.Typer(
+    name="brim",
+    help="Which batch size? The largest that fits, per device and input shape, measured.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("find")(find.command)
+app.command("demo")(demo.command)
+app.command("history")(history.command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"brim {brim.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line and exit with the documented code."""
+    try:
+        code = app(standalone_mode=False) or 0
+    except BrimError as error:
+        if "--debug" in sys.argv:
+            raise
+        from brim.cli.output import print_error
+
+        print_error(error)
+        code = error.exit_code
+    except _UsageError as error:
+        error.show()
+        code = error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output went away, as in `brim … | head`.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    if code == INTERRUPTED:
+        sys.stderr.write("Interrupted.\n")
+    sys.exit(code)

@@ -1,0 +1,116 @@
+"""`brim find`: the largest microbatch, per case."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from brim.errors import BrimError, InputError
+
+if TYPE_CHECKING:
+    from brim.searching import ScaleTable, Strategy
+
+NOTHING_FITS = 3
+
+
+def command(
+    workload: Annotated[
+        str,
+        typer.Argument(help="file.py:Name or package.module:Name, a subclass of brim.Workload.", metavar="WORKLOAD"),
+    ],
+    case: Annotated[
+        list[str] | None,
+        typer.Option(help="KEY=2,4,6 or KEY=2..13; repeated flags multiply.", metavar="KEY=VALUES"),
+    ] = None,
+    start_from: Annotated[
+        str | None, typer.Option(help="Skip the cases before this value.", metavar="KEY=VALUE")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda:N.")] = "auto",
+    memory: Annotated[
+        str | None, typer.Option(help="What the job may have in all, e.g. 8GiB. Default: what is free now.")
+    ] = None,
+    fill: Annotated[float, typer.Option(help="The share of the memory that the peak may use.")] = 0.9,
+    cap: Annotated[int | None, typer.Option(help="The largest microbatch to try.")] = None,
+    start: Annotated[int | None, typer.Option(help="The first microbatch to try.")] = None,
+    multiple_of: Annotated[int, typer.Option(help="Try only multiples of this.")] = 1,
+    strategy: Annotated[str, typer.Option(help="guided, estimate or doubling.")] = "guided",
+    refine: Annotated[bool, typer.Option("--refine", help="doubling: bisect after the first OOM.")] = False,
+    scale_table: Annotated[
+        Path | None, typer.Option(help="estimate: a YAML file with key, scales and above.", metavar="FILE")
+    ] = None,
+    steps: Annotated[int, typer.Option(help="Whole steps in each probe.")] = 3,
+    tries: Annotated[int | None, typer.Option(help="Sizes to try for a case, the confirmation aside.")] = None,
+    time_limit: Annotated[str | None, typer.Option(help="Time for the search of a case, e.g. 90s.")] = None,
+    timeout: Annotated[
+        str | None, typer.Option(help="End a probe that makes no progress for this long. Default: 10min.")
+    ] = None,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Neither use nor extend the history.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show brim's own traceback on errors.")] = False,
+) -> int:
+    """Find the largest microbatch that fits, for every case.
+
+    Every size that is reported has been run and has fitted, at last once more in a fresh process.
+    """
+    # Imported here, in every command, so that `brim --help` answers at once.
+    from brim.cases import parse_cases
+    from brim.searching import Doubling
+
+    chosen: str | Strategy = strategy
+    if refine:
+        if strategy != "doubling":
+            raise InputError("--refine goes with --strategy doubling; the other strategies refine by themselves.")
+        chosen = Doubling(refine=True)
+    if scale_table is not None and strategy != "estimate":
+        raise InputError("--scale-table goes with --strategy estimate.")
+    cases = parse_cases(case or [], start_from=start_from)
+    return find_and_print(
+        workload,
+        as_json=json,
+        cases=cases,
+        device=device,
+        memory=memory,
+        fill=fill,
+        cap=cap,
+        start=start,
+        multiple_of=multiple_of,
+        strategy=chosen,
+        steps=steps,
+        timeout=timeout,
+        cache=not no_cache,
+        tries=tries,
+        time_limit=time_limit,
+        scale_table=None if scale_table is None else _read_scale_table(scale_table),
+    )
+
+
+def find_and_print(workload: str, *, as_json: bool, **settings: Any) -> int:
+    """Search, print what was found, also when the search was cut short, and return the exit code."""
+    from brim.cli.output import observer, print_findings
+    from brim.finding import find
+
+    try:
+        with observer() as told:
+            findings = find(workload, observer=told, **settings)
+    except (BrimError, KeyboardInterrupt) as error:
+        found_before = getattr(error, "findings", None)
+        if found_before:
+            print_findings(found_before, as_json=as_json)
+        raise
+    print_findings(findings, as_json=as_json)
+    return NOTHING_FITS if any(finding.microbatch is None for finding in findings) else 0
+
+
+def _read_scale_table(path: Path) -> ScaleTable:
+    import yaml
+
+    from brim.searching import ScaleTable
+
+    try:
+        return ScaleTable.from_mapping(yaml.safe_load(path.read_text()))
+    except OSError as error:
+        raise InputError(f"The scale table {path} cannot be read: {error.strerror}.") from error
+    except yaml.YAMLError as error:
+        raise InputError(f"The scale table {path} is not YAML: {error}") from error

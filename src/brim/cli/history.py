@@ -1,0 +1,35 @@
+"""`brim history`: what was found before."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from brim.errors import InputError
+
+SCHEMA = "brim.history/1"
+
+
+def command(
+    limit: Annotated[int, typer.Option("--limit", "-n", help="How many to list.")] = 20,
+    json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show brim's own traceback on errors.")] = False,
+) -> int:
+    """List the newest findings of the history."""
+    from brim.cli.output import print_history, print_json, warn
+    from brim.history import History, default_path
+
+    if limit < 1:
+        raise InputError(f"--limit is {limit}. Use a whole number of at least 1.")
+    rows = History(warn=warn).newest(limit)
+    if not json:
+        print_history(rows, path=default_path(), now=time.time())
+        return 0
+    entries = [
+        {"created": row.created, "workload": row.workload, "device": row.device, "finding": row.finding.to_dict()}
+        for row in rows
+    ]
+    print_json({"schema": SCHEMA, "path": str(default_path()), "entries": entries})
+    return 0

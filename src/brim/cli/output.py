@@ -1,0 +1,101 @@
+"""How the command line speaks: results on standard output, everything else on standard error."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from brim.errors import BrimError, UnclearError, WorkloadError
+from brim.finding import LogObserver, Observer
+from brim.findings import Findings
+from brim.history import Remembered
+from brim.reporting.live import LiveObserver
+from brim.reporting.table import findings_table, history_table, notes_of
+
+_PIPE_WIDTH = 140
+
+
+@contextmanager
+def observer() -> Iterator[Observer]:
+    """Yield a live view on a terminal, log lines elsewhere, both on standard error."""
+    console = Console(stderr=True)
+    if console.is_terminal:
+        with LiveObserver(console) as live:
+            yield live
+        return
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_LogFormat())
+    logger = logging.getLogger("brim")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    logger.propagate = False
+    try:
+        yield LogObserver(logger)
+    finally:
+        logger.removeHandler(handler)
+
+
+def print_findings(findings: Findings, *, as_json: bool) -> None:
+    """Print the table, or the JSON document."""
+    if as_json:
+        print_json(findings.to_dict())
+        return
+    console = _results_console()
+    console.print(findings_table(findings))
+    for note in notes_of(findings):
+        console.print(Text(note))
+
+
+def print_history(rows: list[Remembered], *, path: Path, now: float) -> None:
+    """Print the history's table."""
+    console = _results_console()
+    console.print(history_table(rows, now=now) if rows else Text(f"Nothing was found yet ({path})."))
+
+
+def print_text(markup: str) -> None:
+    """Print a text with Rich's markup."""
+    Console(highlight=False, soft_wrap=True).print(markup)
+
+
+def warn(message: str) -> None:
+    """Print a warning on standard error."""
+    Console(stderr=True, soft_wrap=True).print(Text.assemble(("warning: ", "yellow"), message))
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    """Print one JSON document on standard output."""
+    sys.stdout.write(json.dumps(document, indent=2) + "\n")
+    sys.stdout.flush()
+
+
+def print_error(error: BrimError) -> None:
+    """Print what the workload printed and raised, then the message."""
+    console = Console(stderr=True, soft_wrap=True)
+    if isinstance(error, (WorkloadError, UnclearError)) and error.log_tail.strip():
+        console.print(Text("The workload's last output:", "dim"))
+        console.print(Text(error.log_tail.rstrip(), "dim"))
+    if isinstance(error, WorkloadError) and error.traceback:
+        console.print(Text(error.traceback.rstrip()))
+    console.print(Text.assemble(("Error: ", "bold red"), str(error)))
+
+
+def _results_console() -> Console:
+    """Return standard output; a file or a pipe has no width of its own, so a table gets what it needs."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_PIPE_WIDTH)
+
+
+class _LogFormat(logging.Formatter):
+    """The bare message, with its level where it is a warning or worse."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        message = record.getMessage()
+        return message if record.levelno < logging.WARNING else f"{record.levelname.lower()}: {message}"

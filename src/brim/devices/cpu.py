@@ -1,0 +1,118 @@
+"""The CPU's memory as the kernel counts it: how much is free, a limit on this process, its peak."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+
+import psutil
+
+from brim.errors import DeviceError
+
+# What is free changes all the time; rounding it down keeps the answer and its place in the history the same.
+_AVAILABLE_STEP_BYTES = 256 * 2**20
+_CGROUP_FILES = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+)
+_STATUS = Path("/proc/self/status")
+_CLEAR_REFS = Path("/proc/self/clear_refs")
+
+
+def available_bytes() -> int:
+    """Return the memory that a new process could have now, inside the container's limit."""
+    available = psutil.virtual_memory().available
+    for limit_file, usage_file in _CGROUP_FILES:
+        try:
+            limit, usage = Path(limit_file).read_text().strip(), int(Path(usage_file).read_text())
+        except (OSError, ValueError):
+            continue
+        if limit.isdigit():
+            available = min(available, max(0, int(limit) - usage))
+    return max(available // _AVAILABLE_STEP_BYTES * _AVAILABLE_STEP_BYTES, min(available, _AVAILABLE_STEP_BYTES))
+
+
+def num_oom_kills() -> int | None:
+    """Return how many processes the kernel has killed for lack of memory, here or in this container."""
+    for path in ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control", "/proc/vmstat"):
+        try:
+            lines = Path(path).read_text().splitlines()
+        except OSError:
+            continue
+        for line in lines:
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return None
+
+
+class CpuMeter:
+    """Limits and measures the private writable memory of this process (`VmData`, what RLIMIT_DATA counts)."""
+
+    device_name = "cpu"
+
+    def __init__(self) -> None:
+        self._limit_bytes: int | None = None
+        self._previous_limit: tuple[int, int] | None = None
+        _start_worker_threads()
+        self.baseline_bytes = _status()["VmData"] if sys.platform == "linux" else psutil.Process().memory_info().rss
+        self.reset()
+
+    def limit(self, limit_bytes: int) -> None:
+        """Make every allocation above `limit_bytes` fail from now on."""
+        if sys.platform != "linux":
+            raise DeviceError("A limit on CPU memory needs Linux (RLIMIT_DATA). Use a CUDA device here.")
+        import resource
+
+        self._previous_limit = resource.getrlimit(resource.RLIMIT_DATA)
+        # Only the soft limit: it can be lifted again to report a failure, or to give a notebook its memory back.
+        resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, self._previous_limit[1]))
+        self._limit_bytes = limit_bytes
+
+    def lift(self) -> None:
+        """Undo `limit`."""
+        if sys.platform == "linux" and self._previous_limit is not None:
+            import resource
+
+            resource.setrlimit(resource.RLIMIT_DATA, self._previous_limit)
+            self._previous_limit = None
+
+    def reset(self) -> None:
+        """Start measuring the peak anew."""
+        if sys.platform != "linux":
+            return
+        with contextlib.suppress(OSError):
+            _CLEAR_REFS.write_text("5")  # sets VmHWM back to VmRSS
+        self._peak_before = _status()["VmPeak"]
+
+    def peaks(self) -> dict[str, int]:
+        """Return the peak since `reset` as `peak_bytes`."""
+        if sys.platform != "linux":
+            return {"peak_bytes": psutil.Process().memory_info().rss}
+        now = _status()
+        # The kernel keeps no high-water mark of VmData, but of VmSize; what is not data hardly changes in a run.
+        peak = now["VmPeak"] - (now["VmSize"] - now["VmData"])
+        if now["VmPeak"] <= self._peak_before:
+            peak = now["VmData"] + max(0, now["VmHWM"] - now["VmRSS"])
+        return {"peak_bytes": max(peak, now["VmData"])}
+
+    def synchronize(self) -> None:
+        """Wait until all work is done; the CPU is always done."""
+
+    @property
+    def is_nearly_full(self) -> bool:
+        """Whether the peak came so close to the limit that a vague failure is one of memory."""
+        return self._limit_bytes is not None and self.peaks()["peak_bytes"] >= 0.8 * self._limit_bytes
+
+
+def _start_worker_threads() -> None:
+    """Start torch's thread pool now: started under a limit, it could not get its stacks and would end the process."""
+    import torch
+
+    torch.ones(2**18).sum()
+
+
+def _status() -> dict[str, int]:
+    """Return the Vm lines of /proc/self/status in bytes."""
+    fields = (line.split(":", 1) for line in _STATUS.read_text().splitlines() if line.startswith("Vm"))
+    return {name: int(value.split()[0]) * 1024 for name, value in fields}

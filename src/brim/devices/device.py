@@ -1,0 +1,60 @@
+"""A device and how much of it may be used; resolved without importing torch."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from brim.devices import cpu, nvml
+from brim.errors import DeviceError, InputError
+from brim.units import parse_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """What the job must fit into.
+
+    Attributes:
+        name: `cpu` or `cuda:N`.
+        memory_bytes: The memory the job may have in all.
+        fill: The share of it that the peak may use.
+        model: What the hardware calls itself, where it has a say in the answer.
+    """
+
+    name: str
+    memory_bytes: int
+    fill: float
+    model: str = ""
+
+    @property
+    def limit_bytes(self) -> int:
+        """The peak that a microbatch may reach."""
+        return int(self.memory_bytes * self.fill)
+
+
+def resolve(name: str, *, memory: str | int | None, fill: float) -> Device:
+    """Return the device called `name`; `memory` replaces what is free on it now."""
+    if not isinstance(fill, (int, float)) or isinstance(fill, bool) or not 0 < fill <= 1:
+        raise InputError(f"fill is {fill!r}. Use a share of the memory above 0 and at most 1, e.g. 0.9.")
+    memory_bytes = None if memory is None else parse_bytes(memory)
+    if name == "auto":
+        name = "cuda:0" if nvml.visible_gpus() else "cpu"
+    if name == "cpu":
+        return Device(name="cpu", memory_bytes=memory_bytes or cpu.available_bytes(), fill=fill)
+    match = re.fullmatch(r"cuda(?::(\d+))?", name)
+    if match is None:
+        raise InputError(f"There is no device {name!r}. Use auto, cpu or cuda:N.")
+    index = int(match[1] or 0)
+    gpus = nvml.visible_gpus()
+    if index >= len(gpus):
+        seen = f"{len(gpus)} CUDA device{'s' if len(gpus) != 1 else ''}"
+        raise DeviceError(
+            f"There is no cuda:{index}: NVML sees {seen}. Use --device cpu, or check CUDA_VISIBLE_DEVICES."
+        )
+    gpu = gpus[index]
+    return Device(
+        name=f"cuda:{index}",
+        memory_bytes=min(memory_bytes or gpu.free_bytes, gpu.total_bytes),
+        fill=fill,
+        model=gpu.name,
+    )

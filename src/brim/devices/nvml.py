@@ -1,0 +1,63 @@
+"""The NVIDIA GPUs that torch would see, asked of the driver without importing torch."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One GPU as the driver reports it."""
+
+    name: str
+    total_bytes: int
+    free_bytes: int
+
+
+def visible_gpus() -> list[Gpu]:
+    """Return the GPUs in torch's order; empty where there is no driver."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return []
+    try:
+        count = pynvml.nvmlDeviceGetCount()
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
+        uuids = [_text(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles]
+        gpus = []
+        for index in choose_visible(uuids, os.environ.get("CUDA_VISIBLE_DEVICES")):
+            memory = pynvml.nvmlDeviceGetMemoryInfo(handles[index])
+            name = _text(pynvml.nvmlDeviceGetName(handles[index]))
+            gpus.append(Gpu(name=name, total_bytes=int(memory.total), free_bytes=int(memory.free)))
+        return gpus
+    except pynvml.NVMLError:
+        return []
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def choose_visible(uuids: list[str], setting: str | None) -> list[int]:
+    """Return the indices that a CUDA_VISIBLE_DEVICES setting leaves, in its order, up to the first it cannot name.
+
+    >>> choose_visible(["GPU-aa", "GPU-bb", "GPU-cc"], "2,0"), choose_visible(["GPU-aa", "GPU-bb"], "GPU-b,7,0")
+    ([2, 0], [1])
+    """
+    if setting is None:
+        return list(range(len(uuids)))
+    chosen: list[int] = []
+    for entry in (part.strip() for part in setting.split(",")):
+        if entry.isdigit() and int(entry) < len(uuids):
+            chosen.append(int(entry))
+            continue
+        matches = [index for index, uuid in enumerate(uuids) if entry.startswith("GPU-") and uuid.startswith(entry)]
+        if len(matches) != 1:
+            break
+        chosen.append(matches[0])
+    return chosen
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,85 @@
+"""Everything brim raises on purpose.
+
+The tree, with the built-in each class also is and the exit code of the command line::
+
+    BrimError                                      1
+    ├── InputError (ValueError)                    2   a value that cannot be used
+    │   └── WorkloadNotFoundError (LookupError)    2   no such file, module or name; not a Workload
+    ├── WorkloadError (RuntimeError)               1   the user's code failed; carries its traceback
+    │   └── IdleStepError                          1   a step ran and did no work
+    ├── UnclearError (RuntimeError)                1   a probe died or hung three times for no known reason
+    ├── DeviceError (RuntimeError)                 1   the machine cannot do what was asked
+    └── TraceError (RuntimeError)                  1   the workload cannot run on fake tensors
+
+`nothing fits` is an answer, not an error: it is a finding, and exit code 3.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from brim.findings import Findings
+
+
+class BrimError(Exception):
+    """The root of everything brim raises on purpose.
+
+    Attributes:
+        findings: What had been found when the error came up, or None.
+    """
+
+    exit_code = 1
+    findings: Findings | None = None
+
+
+class InputError(BrimError, ValueError):
+    """A value that cannot be used; the message says which would do."""
+
+    exit_code = 2
+
+
+class WorkloadNotFoundError(InputError, LookupError):
+    """The address of a workload leads nowhere."""
+
+
+class WorkloadError(BrimError, RuntimeError):
+    """The user's own code failed for another reason than memory.
+
+    Attributes:
+        phase: Where it failed: `load`, `build`, `batch` or `step`.
+        traceback: The user's own traceback as text, or None where there is none.
+        log_tail: The last lines that the workload printed.
+    """
+
+    def __init__(self, message: str, *, phase: str, traceback: str | None = None, log_tail: str = "") -> None:
+        super().__init__(message)
+        self.phase = phase
+        self.traceback = traceback
+        self.log_tail = log_tail
+
+
+class IdleStepError(WorkloadError):
+    """A step came back without having done the work its kind asks for."""
+
+
+class UnclearError(BrimError, RuntimeError):
+    """A probe died or hung, again and again, and nothing says that memory was the reason.
+
+    Attributes:
+        microbatch: The size that was tried.
+        log_tail: The last lines that the workload printed.
+    """
+
+    def __init__(self, message: str, *, microbatch: int, log_tail: str = "") -> None:
+        super().__init__(message)
+        self.microbatch = microbatch
+        self.log_tail = log_tail
+
+
+class DeviceError(BrimError, RuntimeError):
+    """The machine cannot do what was asked of it."""
+
+
+class TraceError(BrimError, RuntimeError):
+    """The workload cannot be run on fake tensors."""

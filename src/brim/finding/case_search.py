@@ -1,0 +1,154 @@
+"""The search of one case: traces, asks, probes, tries again what is unclear, and writes the finding."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from brim.cases import Case
+from brim.errors import IdleStepError, UnclearError, WorkloadError
+from brim.finding.observer import Observer
+from brim.findings import Finding, Probe, Verdict
+from brim.probing import Outcome, Prober
+from brim.searching import Ask, Bounds, Guided, MemoryCurve, Search, Strategy
+from brim.units import format_bytes
+
+# How often a probe that ended for no known reason is tried again.
+NUM_RETRIES = 2
+
+
+@dataclass(slots=True, kw_only=True)
+class CaseSearch:
+    """Finds the answer for one case with one prober.
+
+    Attributes:
+        make_strategy: Returns the strategy for a case, or None for the guided one, which needs a trace.
+        fresh: Whether every probe has a process of its own, so that running the answer once more confirms it.
+        sources: The project's files that the workload turned out to import.
+    """
+
+    prober: Prober
+    case: Case
+    bounds: Bounds
+    steps: int
+    limit_bytes: int
+    make_strategy: Callable[[Case], Strategy | None]
+    observer: Observer
+    fresh: bool = True
+    sources: Mapping[str, str] = field(default_factory=dict)
+    _probes: list[Probe] = field(default_factory=list)
+    _started: float = field(default_factory=time.monotonic)
+
+    def run(self) -> Finding:
+        """Search for the answer."""
+        strategy, predicted = self._choose_strategy()
+        search = Search(strategy, self.bounds, confirm=self.fresh)
+        ask = search.ask()
+        while ask is not None:
+            probe = self._probe(ask)
+            search.tell(ask.microbatch, fits=probe.verdict is Verdict.FITS, peak_bytes=probe.peak_bytes)
+            ask = search.ask(elapsed_seconds=self._elapsed())
+            self.observer.probe_ended(self.case, probe, ask)
+        return Finding(
+            case=self.case,
+            microbatch=search.answer,
+            stopped_by=search.stopped_by,
+            confirmed=search.confirmed,
+            probes=tuple(self._probes),
+            predicted=predicted,
+            note=self._note(search, strategy),
+            seconds=self._elapsed(),
+        )
+
+    def confirm(self, remembered: Finding) -> Finding | None:
+        """Run a remembered answer once; None when it no longer holds and a search is due."""
+        size = remembered.microbatch or self.bounds.smallest
+        probe = self._probe(Ask(size, confirms=True))
+        self.observer.probe_ended(self.case, probe, None)
+        if (probe.verdict is Verdict.FITS) != (remembered.microbatch is not None):
+            return None
+        return Finding(
+            case=self.case,
+            microbatch=remembered.microbatch,
+            stopped_by=remembered.stopped_by,
+            confirmed=remembered.microbatch is not None,
+            probes=tuple(self._probes),
+            predicted=remembered.predicted,
+            note=remembered.note,
+            seconds=self._elapsed(),
+        )
+
+    def _choose_strategy(self) -> tuple[Strategy, dict[str, int] | None]:
+        chosen = self.make_strategy(self.case)
+        if chosen is not None:
+            return chosen, None
+        traced = self.prober.trace(self.case, cap=self.bounds.cap)
+        if traced.problem is not None:
+            self.observer.note(f"searching by measured probes alone: {traced.problem}")
+        curve = MemoryCurve(tuple(sorted(traced.points.items()))) if traced.points else None
+        guided = Guided(limit_bytes=self.limit_bytes, baseline_bytes=traced.baseline_bytes, curve=curve)
+        largest = guided.predicted_largest(self.bounds.cap)
+        if largest is None:
+            return guided, None
+        return guided, {"largest": largest, "peak_bytes": guided.predicted_peak(max(largest, 1)) or 0}
+
+    def _probe(self, ask: Ask) -> Probe:
+        """Probe until the verdict is clear, or raise what the workload raised."""
+        for num_unclear in range(1, NUM_RETRIES + 2):
+            self.observer.probe_started(self.case, ask)
+            outcome = self.prober.probe(self.case, ask.microbatch, steps=self.steps)
+            self.sources = outcome.sources or self.sources
+            self._probes.append(outcome.probe)
+            if outcome.probe.verdict is Verdict.ERROR:
+                self.observer.probe_ended(self.case, outcome.probe, None)
+                raise _workload_error(self.case, outcome)
+            if outcome.probe.verdict is not Verdict.UNCLEAR:
+                return outcome.probe
+            self.observer.probe_ended(self.case, outcome.probe, ask if num_unclear <= NUM_RETRIES else None)
+        raise UnclearError(
+            f"Microbatch {ask.microbatch} {self._of_case()}ended {NUM_RETRIES + 1} times for no known reason; the last "
+            f"time the process {outcome.probe.detail}. This is not read as out of memory. "
+            "Run the workload by itself at this size, or raise --timeout if it is only slow.",
+            microbatch=ask.microbatch,
+            log_tail=outcome.log_tail,
+        )
+
+    def _note(self, search: Search, strategy: Strategy) -> str | None:
+        if search.answer is None:
+            return self._nothing_fits(strategy)
+        if search.stopped_by == "time" and not search.confirmed:
+            return "the time was up before the answer could run once more"
+        if not self.fresh:
+            return "ran in this process only: isolate=True runs the answer once more in a fresh one"
+        return None
+
+    def _nothing_fits(self, strategy: Strategy) -> str:
+        tried = min(probe.microbatch for probe in self._probes)
+        limit = format_bytes(self.limit_bytes)
+        if tried > self.bounds.smallest:
+            return (
+                f"no size tried fits into {limit}, the smallest was {tried}; allow more tries or time, or a lower cap"
+            )
+        needed = strategy.predicted_peak(tried) if isinstance(strategy, Guided) else None
+        if needed is not None and needed > self.limit_bytes:
+            return f"microbatch {tried} needs about {format_bytes(needed)} (traced), the limit is {limit}"
+        return f"microbatch {tried} needs more than the limit of {limit}"
+
+    def _of_case(self) -> str:
+        return f"of case {self.case} " if self.case else ""
+
+    def _elapsed(self) -> float:
+        return time.monotonic() - self._started
+
+
+def _workload_error(case: Case, outcome: Outcome) -> WorkloadError:
+    where = f" for case {case}" if case else ""
+    error_class = IdleStepError if outcome.idle else WorkloadError
+    message = f"{outcome.phase} failed at microbatch {outcome.probe.microbatch}{where}: {outcome.probe.detail}"
+    return error_class(
+        message,
+        phase=outcome.phase,
+        traceback=outcome.traceback,
+        log_tail=outcome.log_tail,
+    )

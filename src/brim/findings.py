@@ -1,0 +1,197 @@
+"""The values that flow between search, probe, history and report: probes and findings."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from brim.cases import Case
+
+SCHEMA = "brim.findings/1"
+
+
+class Verdict(str, enum.Enum):
+    """How a probe ended."""
+
+    FITS = "fits"
+    OOM = "oom"
+    ERROR = "error"
+    UNCLEAR = "unclear"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """One real trial at one microbatch.
+
+    Attributes:
+        peak_bytes: The largest amount of the device's memory that the trial held, or None where it is not known.
+        step_seconds: The median time of a step after the first, or of the only one.
+        calls: How often each of forward, backward and optimizer really ran.
+        memory: The peaks of the device apart, e.g. allocated, reserved and driver-side bytes.
+        detail: Why it did not fit, in one line.
+    """
+
+    microbatch: int
+    verdict: Verdict
+    peak_bytes: int | None = None
+    step_seconds: float | None = None
+    steps: int = 0
+    samples: int = 0
+    detail: str | None = None
+    calls: Mapping[str, int] = field(default_factory=dict)
+    memory: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """Samples per second over the steps that were timed."""
+        return self.microbatch / self.step_seconds if self.step_seconds else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the probe as plain data."""
+        return {
+            "microbatch": self.microbatch,
+            "verdict": self.verdict.value,
+            "peak_bytes": self.peak_bytes,
+            "step_seconds": self.step_seconds,
+            "steps": self.steps,
+            "samples": self.samples,
+            "detail": self.detail,
+            "calls": dict(self.calls),
+            "memory": dict(self.memory),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Probe:
+        """Read what `to_dict` wrote."""
+        return cls(**{**data, "verdict": Verdict(data["verdict"])})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """The answer for one case, with every probe that led to it.
+
+    Attributes:
+        microbatch: The largest microbatch that was run and fitted, or None where nothing fits.
+        stopped_by: What ended the search: `memory`, `cap`, `tries` or `time`.
+        confirmed: Whether the answer ran once more in a fresh process.
+        predicted: `largest` and `peak_bytes` as traced before the first probe, or None.
+        note: What a user should know, in one line, or None.
+        seconds: The time that the case took.
+    """
+
+    case: Case
+    microbatch: int | None
+    stopped_by: str
+    confirmed: bool
+    probes: tuple[Probe, ...]
+    predicted: Mapping[str, int] | None = None
+    note: str | None = None
+    seconds: float = 0.0
+
+    @property
+    def status(self) -> str:
+        """`found` or `nothing_fits`."""
+        return "nothing_fits" if self.microbatch is None else "found"
+
+    @property
+    def best_probe(self) -> Probe | None:
+        """The last probe that ran the answer and fitted."""
+        fitted = [p for p in self.probes if p.microbatch == self.microbatch and p.verdict is Verdict.FITS]
+        return fitted[-1] if fitted else None
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """The peak of the answer's last probe."""
+        return self.best_probe.peak_bytes if self.best_probe else None
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """The rate of the answer's last probe."""
+        return self.best_probe.samples_per_second if self.best_probe else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the finding as plain data."""
+        return {
+            "case": dict(self.case),
+            "status": self.status,
+            "microbatch": self.microbatch,
+            "stopped_by": self.stopped_by,
+            "confirmed": self.confirmed,
+            "peak_bytes": self.peak_bytes,
+            "samples_per_second": self.samples_per_second,
+            "predicted": dict(self.predicted) if self.predicted else None,
+            "note": self.note,
+            "seconds": self.seconds,
+            "probes": [probe.to_dict() for probe in self.probes],
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Finding:
+        """Read what `to_dict` wrote."""
+        return cls(
+            case=Case(data["case"]),
+            microbatch=data["microbatch"],
+            stopped_by=data["stopped_by"],
+            confirmed=data["confirmed"],
+            predicted=data["predicted"],
+            note=data["note"],
+            seconds=data["seconds"],
+            probes=tuple(Probe.from_dict(probe) for probe in data["probes"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """The findings of one run, one for each case, in the order of the cases."""
+
+    workload: str
+    kind: str
+    device_name: str
+    memory_bytes: int
+    fill: float
+    strategy: str
+    findings: tuple[Finding, ...]
+    ranks: int = 1
+
+    def __iter__(self) -> Iterator[Finding]:
+        return iter(self.findings)
+
+    def __len__(self) -> int:
+        return len(self.findings)
+
+    def __getitem__(self, case: int | Mapping[str, Any]) -> Finding:
+        """Return a finding by its position or by its case."""
+        if isinstance(case, int):
+            return self.findings[case]
+        for finding in self.findings:
+            if finding.case == Case(case):
+                return finding
+        raise KeyError(str(Case(case)))
+
+    @property
+    def microbatch(self) -> int | None:
+        """The microbatch that fits every case, or None where one of them has none."""
+        sizes = [finding.microbatch for finding in self.findings]
+        return None if not sizes or None in sizes else min(size for size in sizes if size is not None)
+
+    @property
+    def limit_bytes(self) -> int:
+        """The peak that a microbatch may reach."""
+        return int(self.memory_bytes * self.fill)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the document `brim.findings/1`."""
+        return {
+            "schema": SCHEMA,
+            "workload": self.workload,
+            "kind": self.kind,
+            "ranks": self.ranks,
+            "device": {"name": self.device_name, "memory_bytes": self.memory_bytes, "fill": self.fill},
+            "strategy": self.strategy,
+            "findings": [finding.to_dict() for finding in self.findings],
+        }

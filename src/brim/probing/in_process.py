@@ -1,0 +1,71 @@
+"""Probes in the caller's own process, for notebooks: everything that training changes is put back."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import inspect
+import sys
+from pathlib import Path
+
+from brim.cases import Case
+from brim.devices import Device, make_meter
+from brim.history import hash_file
+from brim.probing.outcome import Outcome, Traced, outcome_from
+from brim.probing.snapshot import restored
+from brim.probing.trial import run_trial
+from brim.workload import Workload
+
+
+class InProcessProber:
+    """Runs every probe here and leaves the process as it was."""
+
+    def __init__(self, workload_class: type[Workload], device: Device) -> None:
+        self._workload_class = workload_class
+        self._device = device
+
+    @property
+    def kind(self) -> str:
+        """What a step of the workload does."""
+        return self._workload_class.kind
+
+    def probe(self, case: Case, microbatch: int, *, steps: int) -> Outcome:
+        """Run one probe in this process."""
+        with restored():
+            _release_memory()
+            result = run_trial(
+                self._workload_class,
+                case,
+                microbatch,
+                steps=steps,
+                meter=make_meter(self._device.name),
+                limit_bytes=self._device.limit_bytes,
+            )
+        _release_memory()
+        return outcome_from(microbatch, result, sources=_source_of(self._workload_class))
+
+    def trace(self, case: Case, *, cap: int) -> Traced:
+        """Refuse: fake tensors would meet the real ones that live in this process."""
+        return Traced(problem="isolate=False runs beside live tensors")
+
+    def close(self) -> None:
+        """Do nothing: no process was started."""
+
+
+def _release_memory() -> None:
+    """Give freed memory back, so that one probe does not weigh on the next."""
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+        libc.malloc_trim(0)
+
+
+def _source_of(workload_class: type[Workload]) -> dict[str, str]:
+    try:
+        path = Path(inspect.getfile(workload_class))
+    except (TypeError, OSError):
+        return {}
+    digest = hash_file(path)
+    return {} if digest is None else {str(path): digest}

@@ -1,0 +1,84 @@
+"""What a prober returns, and what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from brim.cases import Case
+from brim.findings import Probe, Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """A probe with what only its error message needs.
+
+    Attributes:
+        phase: Where a failed probe was: `build`, `batch` or `step`.
+        traceback: The user's own traceback, for the verdict `error`.
+        idle: Whether the error is that the step did no work.
+        log_tail: The last lines the workload printed, for the verdicts `error` and `unclear`.
+        sources: Hashes of the project's files that the workload imported, by path.
+    """
+
+    probe: Probe
+    phase: str = "step"
+    traceback: str | None = None
+    idle: bool = False
+    log_tail: str = ""
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traced:
+    """What tracing a case gave: points of the curve, or why there are none."""
+
+    baseline_bytes: int = 0
+    points: Mapping[int, int] = field(default_factory=dict)
+    problem: str | None = None
+
+
+class Prober(Protocol):
+    """Runs probes and traces of one workload on one device."""
+
+    @property
+    def kind(self) -> str:
+        """What a step of the workload does."""
+        ...
+
+    def probe(self, case: Case, microbatch: int, *, steps: int) -> Outcome:
+        """Run one probe; every failure of the workload is an outcome, not an exception."""
+        ...
+
+    def trace(self, case: Case, *, cap: int) -> Traced:
+        """Trace the case's memory over the microbatch as far as the device's limit."""
+        ...
+
+    def close(self) -> None:
+        """End every process that was started."""
+
+
+def outcome_from(
+    microbatch: int, result: Mapping[str, Any], *, sources: Mapping[str, str], log_tail: str = ""
+) -> Outcome:
+    """Turn the plain data of a trial into an outcome."""
+    probe = Probe(
+        microbatch=microbatch,
+        verdict=Verdict(result["verdict"]),
+        peak_bytes=result.get("peak_bytes"),
+        step_seconds=result.get("step_seconds"),
+        steps=result.get("steps", 0),
+        samples=result.get("samples", 0),
+        detail=result.get("detail"),
+        calls=result.get("calls", {}),
+        memory=result.get("memory", {}),
+    )
+    return Outcome(
+        probe=probe,
+        phase=result["phase"],
+        traceback=result.get("traceback"),
+        idle=result.get("idle", False),
+        log_tail=log_tail,
+        sources=sources,
+    )

@@ -1,0 +1,170 @@
+"""The process that probes run in: it imports torch and the workload once, then forks one fresh child per request.
+
+A forked child is as fresh as a new process: nothing ran in its parent but imports. Where that does not hold (threads
+were started while importing, CUDA is involved, the system cannot fork safely) the server serves one request itself
+and ends; whoever asks starts another.
+
+Messages are JSON, one a line: requests come in on one pipe, events go out on another. Standard output and standard
+error belong to the workload.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import inspect
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from brim.cases import Case
+from brim.errors import InputError, TraceError
+from brim.probing.groups import die_with_parent, kill_group
+from brim.workload import Workload, load
+
+
+class Server:
+    """Serves probes and traces of one workload on one device."""
+
+    def __init__(self, *, address: str, device_name: str, limit_bytes: int, request_fd: int, event_fd: int) -> None:
+        self._address = address
+        self._device_name = device_name
+        self._limit_bytes = limit_bytes
+        self._request_fd = request_fd
+        self._event_fd = event_fd
+
+    def serve(self) -> None:
+        """Load the workload, then answer requests until the pipe closes."""
+        try:
+            workload_class, reusable = self._load()
+        except InputError as error:
+            self._emit({"say": "refused", "error": type(error).__name__, "message": str(error)})
+            return
+        except (Exception, SystemExit) as error:  # noqa: BLE001  the user's module may raise anything
+            self._emit({"say": "load_failed", "message": _describe(error), "traceback": _users_traceback(error)})
+            return
+        self._emit({"say": "ready", "kind": workload_class.kind, "reusable": reusable})
+        for request in self._requests():
+            if not reusable:
+                self._answer(workload_class, request)
+                return
+            self._answer_in_child(workload_class, request)
+
+    def _load(self) -> tuple[type[Workload], bool]:
+        import torch
+
+        num_threads = _num_threads()
+        workload_class = load(self._address)
+        if workload_class.kind == "train":
+            # The first optimizer of a process imports this: once here, not once in every child.
+            import torch._dynamo
+        reusable = (
+            sys.platform == "linux"
+            and self._device_name == "cpu"
+            and _num_threads() == num_threads
+            and not torch.cuda.is_initialized()
+        )
+        return workload_class, reusable
+
+    def _answer_in_child(self, workload_class: type[Workload], request: dict[str, Any]) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                os.setsid()
+                os.close(self._request_fd)
+                die_with_parent()
+                self._answer(workload_class, request)
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(0)
+        self._emit({"say": "started", "pid": pid})
+        _, status = os.waitpid(pid, 0)
+        kill_group(pid)  # whatever the workload started and left behind
+        self._emit({"say": "ended", "exit_code": os.waitstatus_to_exitcode(status)})
+
+    def _answer(self, workload_class: type[Workload], request: dict[str, Any]) -> None:
+        from brim.devices import make_meter
+
+        case = Case(request["case"])
+        meter = make_meter(self._device_name)
+        if request["do"] == "trace":
+            self._emit({"say": "traced", **self._trace(workload_class, case, meter.baseline_bytes, request)})
+            return
+        from brim.probing.sources import imported_sources
+        from brim.probing.trial import run_trial
+
+        outcome = run_trial(
+            workload_class,
+            case,
+            request["microbatch"],
+            steps=request["steps"],
+            meter=meter,
+            limit_bytes=self._limit_bytes,
+            report=lambda phase: self._emit({"say": "phase", "phase": phase}),
+        )
+        outcome["sources"] = imported_sources(Path(inspect.getfile(workload_class)))
+        self._emit({"say": "probed", **outcome})
+
+    def _trace(
+        self, workload_class: type[Workload], case: Case, baseline_bytes: int, request: dict[str, Any]
+    ) -> dict[str, Any]:
+        from brim.searching.guided import FIRST_SLOPE
+        from brim.tracing import trace_curve
+
+        target_bytes = max(0, self._limit_bytes - baseline_bytes) / FIRST_SLOPE
+        try:
+            points = trace_curve(workload_class, case, target_bytes=target_bytes, cap=request["cap"])
+        except TraceError as error:
+            return {"baseline_bytes": baseline_bytes, "problem": str(error)}
+        return {"baseline_bytes": baseline_bytes, "points": sorted(points.items())}
+
+    def _requests(self) -> Iterator[dict[str, Any]]:
+        with os.fdopen(self._request_fd, "r", closefd=False) as lines:
+            for line in lines:
+                yield json.loads(line)
+
+    def _emit(self, message: dict[str, Any]) -> None:
+        data = (json.dumps(message) + "\n").encode()
+        while data:
+            data = data[os.write(self._event_fd, data) :]
+
+
+def _num_threads() -> int:
+    tasks = Path("/proc/self/task")
+    return len(list(tasks.iterdir())) if tasks.exists() else 0
+
+
+def _describe(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".strip()
+
+
+def _users_traceback(error: BaseException) -> str:
+    """Return the traceback from the user's module on, without the frames that imported it."""
+    trace = error.__traceback__
+    own = (str(Path(__file__).parent.parent), "<frozen importlib", str(Path(os.__file__).parent / "importlib"))
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(own):
+        trace = trace.tb_next
+    return "".join(traceback.format_exception(type(error), error, trace))
+
+
+def main() -> None:
+    """Run the server described by the JSON in the first argument."""
+    die_with_parent()
+    faulthandler.enable()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    settings = json.loads(sys.argv[1])
+    for fd in (settings["request_fd"], settings["event_fd"]):
+        os.set_inheritable(fd, False)  # a program that the workload starts has no business with them
+    sys.argv = [settings["address"].rpartition(":")[0]]
+    Server(**settings).serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""One probe in this process: build, batch, steps; measured, with a verdict, as plain data."""
+
+from __future__ import annotations
+
+import statistics
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from brim.cases import Case
+from brim.devices import Meter
+from brim.findings import Verdict
+from brim.probing.evidence import Evidence, collect, wrong_size
+from brim.probing.verdicts import classify
+from brim.workload import Workload, prepare
+
+_HERE = str(Path(__file__).parent)
+_LONGEST_DETAIL = 300
+
+
+def run_trial(
+    workload_class: type[Workload],
+    case: Case,
+    microbatch: int,
+    *,
+    steps: int,
+    meter: Meter,
+    limit_bytes: int,
+    report: Callable[[str], None] = lambda phase: None,
+    built: Workload | None = None,
+) -> dict[str, Any]:
+    """Run one probe and return its outcome as plain data.
+
+    Args:
+        workload_class: What to run.
+        case: The setting of the input shape.
+        microbatch: How many samples to ask of `batch`.
+        steps: How many whole steps to run on that batch.
+        meter: Limits and measures the device's memory.
+        limit_bytes: The limit it sets while the workload runs.
+        report: Called with the name of each phase as it begins.
+        built: An instance that was built before, to be used instead of a new one.
+    """
+    evidence, seconds, phase = Evidence(), [], "build"
+    meter.limit(limit_bytes)
+    try:
+        with collect() as evidence:
+            workload = built
+            if workload is None:
+                report(phase)
+                workload = prepare(workload_class, case, _torch_device(meter.device_name))
+                workload.build()
+            phase = "batch"
+            report(phase)
+            batch = workload.batch(microbatch)
+            problem = wrong_size(batch, microbatch)
+            if problem is not None:
+                return _failure(phase, problem, meter)
+            phase = "step"
+            for _ in range(steps):
+                report(phase)
+                started = time.perf_counter()
+                workload.step(batch)
+                meter.synchronize()
+                seconds.append(time.perf_counter() - started)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  the user's code may raise anything
+        meter.lift()
+        return _raised(error, phase, meter)
+    finally:
+        meter.lift()
+    lacking = evidence.missing(workload.kind)
+    if lacking is not None:
+        return {**_failure("step", _idle_message(lacking, workload.kind, steps), meter), "idle": True}
+    memory = meter.peaks()
+    return {
+        "verdict": Verdict.FITS.value,
+        "phase": phase,
+        "peak_bytes": memory.pop("peak_bytes"),
+        "memory": memory,
+        "step_seconds": statistics.median(seconds[1:] or seconds),
+        "steps": steps,
+        "samples": steps * microbatch,
+        "calls": evidence.to_dict(),
+    }
+
+
+def _raised(error: BaseException, phase: str, meter: Meter) -> dict[str, Any]:
+    verdict = classify(error, nearly_full=meter.is_nearly_full)
+    lines = (str(error) or "no message").splitlines()
+    detail = f"{type(error).__name__}: {lines[0]}"[:_LONGEST_DETAIL]
+    outcome: dict[str, Any] = {"verdict": verdict.value, "phase": phase, "detail": detail}
+    if verdict is Verdict.ERROR:
+        outcome["traceback"] = "".join(traceback.format_exception(type(error), error, _users_part(error.__traceback__)))
+    elif meter.peaks().get("num_retries"):
+        outcome["memory"] = {"num_retries": meter.peaks()["num_retries"]}
+    return outcome
+
+
+def _failure(phase: str, detail: str, meter: Meter) -> dict[str, Any]:
+    return {"verdict": Verdict.ERROR.value, "phase": phase, "detail": detail, "peak_bytes": meter.peaks()["peak_bytes"]}
+
+
+def _idle_message(lacking: str, kind: str, steps: int) -> str:
+    advice = {
+        "train": 'Call loss.backward() and optimizer.step() in it, or set kind = "eval".',
+        "eval": "Call the model in it.",
+        "generate": "Call the model in it.",
+    }[kind]
+    return f"{steps} steps of kind {kind!r} ran without a single {lacking}, so nothing was measured. {advice}"
+
+
+def _users_part(trace: TracebackType | None) -> TracebackType | None:
+    """Drop brim's own frames from the top of a traceback."""
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_HERE):
+        trace = trace.tb_next
+    return trace
+
+
+def _torch_device(name: str) -> Any:
+    import torch
+
+    return torch.device(name)

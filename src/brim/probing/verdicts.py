@@ -1,0 +1,70 @@
+"""What counts as out of memory, and what does not."""
+
+from __future__ import annotations
+
+from brim.findings import Verdict
+
+# Types that always mean memory, by name: torch is not imported to judge an exception.
+OOM_TYPES = ("torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError", "MemoryError")
+
+# Texts of a RuntimeError that always mean memory, by backend.
+OOM_TEXTS = (
+    "CUDA out of memory",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "HIP out of memory",
+    "XPU out of memory",
+    "UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY",
+    "MPS backend out of memory",
+    "DefaultCPUAllocator: can't allocate memory",
+    "DefaultCPUAllocator: not enough memory",
+    "std::bad_alloc",
+)
+
+# Texts that mean memory only when memory is nearly full; at other times they have other causes.
+OOM_TEXTS_WHEN_FULL = (
+    "CUDNN_STATUS_NOT_SUPPORTED",
+    "CUDNN_STATUS_INTERNAL_ERROR",
+    "unable to find an engine",
+    "CUFFT_INTERNAL_ERROR",
+    "can't start new thread",
+    "could not create a primitive",
+    "could not create a memory",
+    "Cannot allocate memory",
+)
+
+# Texts that are never memory, whatever else they contain.
+ERROR_TEXTS = ("illegal memory access", "device-side assert", "misaligned address")
+
+
+def classify(error: BaseException, *, nearly_full: bool) -> Verdict:
+    """Return `oom` or `error` for an exception, looking through `raise … from …`.
+
+    >>> classify(MemoryError(), nearly_full=False)
+    <Verdict.OOM: 'oom'>
+    >>> classify(RuntimeError("CUDA error: an illegal memory access was encountered"), nearly_full=True)
+    <Verdict.ERROR: 'error'>
+    """
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        if _is_oom(cause, nearly_full):
+            return Verdict.OOM
+        seen.add(id(cause))
+        cause = cause.__cause__
+    return Verdict.ERROR
+
+
+def _is_oom(error: BaseException, nearly_full: bool) -> bool:
+    names = {f"{cls.__module__}.{cls.__qualname__}".removeprefix("builtins.") for cls in type(error).__mro__}
+    if names.intersection(OOM_TYPES):
+        return True
+    if not isinstance(error, (RuntimeError, OSError)):
+        return False
+    text = str(error)
+    if any(never in text for never in ERROR_TEXTS):
+        return False
+    if any(sure in text for sure in OOM_TEXTS) or ("NCCL" in text and "out of memory" in text):
+        return True
+    return nearly_full and any(vague in text for vague in OOM_TEXTS_WHEN_FULL)

@@ -1,0 +1,1 @@
+"""Findings as people and programs read them: tables, log lines, a live view, JSON."""

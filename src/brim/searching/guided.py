@@ -1,0 +1,119 @@
+"""Fit measured peaks against what is known, jump to the size that should just fit, refine.
+
+What is known is a curve of traced bytes where the workload can be traced, else the microbatch itself. Measured peaks
+are taken to be a straight line over it: `peak = fixed + slope × curve(microbatch)`. The slope is what tracing cannot
+see: scratch inside kernels and what the allocator wastes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from brim.searching.curve import MemoryCurve
+from brim.searching.known import Known
+
+# The search ends when the peak is within this share of the limit.
+CLOSE_ENOUGH = 0.01
+# After an OOM it ends when the answer is this close to the size that failed, as a share of it.
+CLOSE_TO_OOM = 0.03
+# A jump aims at this share of the limit, because equal runs differ in what the allocator wastes.
+AIM = 0.995
+# Measured bytes per traced byte before anything was measured, so that the first probe lies near the limit and fits.
+# Source: benchmarks/results/finders.json, `measured_per_traced`.
+FIRST_SLOPE = 1.25
+# Without a slope, the next size is this many times the last while memory is less than half full, else twice.
+GROWTH = 8
+# While nothing fits, the slope is taken to be this many times steeper after each OOM.
+STEEPER = 4 / 3
+# The same without a curve: each probe tries one part in this many of the last.
+STEP_DOWN = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guided:
+    """Jump to where the fitted line meets the limit.
+
+    Attributes:
+        limit_bytes: The peak that must not be passed.
+        baseline_bytes: What the process holds before the workload is built.
+        curve: Traced bytes over the microbatch, or None where the workload cannot be traced.
+    """
+
+    limit_bytes: int
+    baseline_bytes: int = 0
+    curve: MemoryCurve | None = None
+    name: str = "guided"
+
+    def propose(self, known: Known) -> int | None:
+        """Return the size that should just fit, or None when no larger one is worth a probe."""
+        bounds, low, high = known.bounds, known.largest_fit, known.smallest_oom
+        if not known.trials:
+            largest = self.predicted_largest(bounds.cap)
+            return bounds.smallest if largest is None else bounds.clamp(largest)
+        if low is None:
+            return self._step_down(known)
+        if low == bounds.largest or (high is not None and high - low <= max(bounds.multiple_of, CLOSE_TO_OOM * high)):
+            return None
+        peak = dict(known.peaks).get(low, 0)
+        if peak >= (1 - CLOSE_ENOUGH) * self.limit_bytes:
+            return None
+        if self._reach(known, low, self.limit_bytes, slope=1.0) < low + bounds.multiple_of:
+            return None  # the traced bytes alone, without any waste, would not fit
+        target = bounds.clamp(self._reach(known, low, AIM * self.limit_bytes))
+        if high is not None and target >= high:
+            # The line said that `high` fits and it did not: halve the gap, by ratio while it is wide.
+            target = bounds.clamp(math.sqrt(low * high) if high > 4 * low else (low + high) // 2)
+        return max(target, low + bounds.multiple_of)
+
+    def predicted_peak(self, microbatch: int) -> int | None:
+        """Return the peak expected before anything was measured, or None without a curve."""
+        if self.curve is None:
+            return None
+        return int(self.baseline_bytes + FIRST_SLOPE * self.curve.bytes_at(microbatch))
+
+    def predicted_largest(self, cap: int) -> int | None:
+        """Return the largest microbatch expected to fit before anything was measured, or None without a curve."""
+        if self.curve is None:
+            return None
+        return self.curve.size_at((self.limit_bytes - self.baseline_bytes) / FIRST_SLOPE, cap=cap)
+
+    def _step_down(self, known: Known) -> int | None:
+        """Nothing fits yet: assume a steeper slope each time; without a curve go far down, where a fit costs little."""
+        high, smallest = known.smallest_oom, known.bounds.smallest
+        if high is None or high <= smallest:
+            return None
+        if self.curve is None:
+            return known.bounds.clamp(high // STEP_DOWN)
+        slope = FIRST_SLOPE * STEEPER ** len(known.trials)
+        size = self.curve.size_at((self.limit_bytes - self.baseline_bytes) / slope, cap=high - 1)
+        return known.bounds.clamp(min(size, high - known.bounds.multiple_of))
+
+    def _reach(self, known: Known, low: int, goal_bytes: float, *, slope: float | None = None) -> float:
+        """Return the size at which the line through what was measured meets `goal_bytes`.
+
+        `slope` is measured bytes per traced byte; None for what was measured at `low`.
+        """
+        peaks = dict(known.peaks)
+        if low not in peaks:
+            return float(low * 2)
+        cap = known.bounds.cap
+        if self.curve is not None:
+            traced = max(self.curve.bytes_at(low), 1.0)
+            if slope is None:
+                # Live bytes must be backed by real ones, so a slope below 1 is the allocator's noise.
+                slope = max(1.0, (peaks[low] - self.baseline_bytes) / traced)
+            return self.curve.size_at(traced + (goal_bytes - peaks[low]) / slope, cap=cap)
+        measured = self._measured_slope(peaks)
+        if measured is None:
+            return float(low * (GROWTH if peaks[low] < self.limit_bytes / 2 else 2))
+        return min(low + (goal_bytes - peaks[low]) / measured, float(cap))
+
+    def _measured_slope(self, peaks: dict[int, int]) -> float | None:
+        """Return bytes per sample through the largest size and the nearest that differs enough to be no noise."""
+        *smaller, largest = sorted(peaks)
+        for size in reversed(smaller):
+            difference = peaks[largest] - peaks[size]
+            if difference > CLOSE_ENOUGH * self.limit_bytes:
+                return difference / (largest - size)
+        return None

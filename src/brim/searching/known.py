@@ -1,0 +1,58 @@
+"""What a search knows: the trials so far, and what follows from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from brim.searching.bounds import Bounds
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """The outcome of one probe as far as a search needs it."""
+
+    microbatch: int
+    fits: bool
+    peak_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Everything a strategy may look at."""
+
+    bounds: Bounds
+    trials: tuple[Trial, ...] = ()
+
+    @property
+    def largest_fit(self) -> int | None:
+        """The largest microbatch that fitted and has not failed since."""
+        failed = {trial.microbatch for trial in self.trials if not trial.fits}
+        return max((t.microbatch for t in self.trials if t.fits and t.microbatch not in failed), default=None)
+
+    @property
+    def smallest_oom(self) -> int | None:
+        """The smallest microbatch above the largest fit that did not fit."""
+        floor = self.largest_fit or 0
+        return min((t.microbatch for t in self.trials if not t.fits and t.microbatch > floor), default=None)
+
+    @property
+    def middle(self) -> int | None:
+        """The microbatch halfway between the largest fit and the smallest that failed, or None if none is left."""
+        low, high = self.largest_fit, self.smallest_oom
+        if high is None or high <= self.bounds.smallest:
+            return None
+        if low is None:
+            return self.bounds.clamp(high // 2)
+        middle = self.bounds.clamp((low + high) // 2)
+        if middle <= low:
+            middle = low + self.bounds.multiple_of
+        return middle if middle < high else None
+
+    @property
+    def peaks(self) -> tuple[tuple[int, int], ...]:
+        """Pairs of microbatch and largest measured peak of the sizes that fitted, in order of size."""
+        largest: dict[int, int] = {}
+        for trial in self.trials:
+            if trial.fits and trial.peak_bytes is not None:
+                largest[trial.microbatch] = max(trial.peak_bytes, largest.get(trial.microbatch, 0))
+        return tuple(sorted(largest.items()))

@@ -1,0 +1,94 @@
+"""Bytes and seconds as people write them."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from brim.errors import InputError
+
+_BYTES_PER_UNIT = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "k": 2**10,
+    "m": 2**20,
+    "g": 2**30,
+    "t": 2**40,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+_SECONDS_PER_UNIT = {"": 1.0, "ms": 1e-3, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_QUANTITY = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", re.IGNORECASE)
+
+
+def parse_bytes(text: str | int | float) -> int:
+    """Read a number of bytes.
+
+    >>> parse_bytes("1.5GiB"), parse_bytes("8 GB"), parse_bytes(4096)
+    (1610612736, 8000000000, 4096)
+    """
+    value = _parse(text, _BYTES_PER_UNIT, what="memory size", example="8GiB, 512MiB, 24GB")
+    if not 1 <= value < 2**63:
+        raise InputError(f"Memory size {text!r} is out of range. Use for example 8GiB, 512MiB, 24GB.")
+    return int(value)
+
+
+def format_bytes(num_bytes: int | float) -> str:
+    """Write a number of bytes with a binary unit and three digits.
+
+    >>> format_bytes(1610612736), format_bytes(52_428_800), format_bytes(12)
+    ('1.50 GiB', '50.0 MiB', '12 B')
+    """
+    for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if abs(num_bytes) >= size:
+            value = num_bytes / size
+            digits = 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0
+            return f"{value:.{digits}f} {unit}"
+    return f"{int(num_bytes)} B"
+
+
+def parse_seconds(text: str | int | float) -> float:
+    """Read a time span.
+
+    >>> parse_seconds("90"), parse_seconds("2min"), parse_seconds("250ms")
+    (90.0, 120.0, 0.25)
+    """
+    value = _parse(text, _SECONDS_PER_UNIT, what="time", example="90, 90s, 2min")
+    if value <= 0:
+        raise InputError(f"Time {text!r} must be above zero. Use for example 90, 90s, 2min.")
+    return value
+
+
+def format_seconds(seconds: float) -> str:
+    """Write a time span in the unit that fits it.
+
+    >>> format_seconds(0.0123), format_seconds(1.53), format_seconds(75)
+    ('12 ms', '1.53 s', '1 min 15 s')
+    """
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s"
+
+
+def _parse(text: str | int | float, per_unit: dict[str, int] | dict[str, float], *, what: str, example: str) -> float:
+    if isinstance(text, bool) or not isinstance(text, (str, int, float)):
+        raise InputError(f"{text!r} is not a {what}. Use for example {example}.")
+    if isinstance(text, (int, float)):
+        value, unit = float(text), ""
+    else:
+        match = _QUANTITY.fullmatch(text)
+        if match is None or match[2].lower() not in per_unit:
+            raise InputError(f"{text!r} is not a {what}. Use for example {example}.")
+        value, unit = float(match[1]), match[2].lower()
+    if not math.isfinite(value):
+        raise InputError(f"{text!r} is not a {what}. Use for example {example}.")
+    return value * per_unit[unit]

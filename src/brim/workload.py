@@ -1,0 +1,160 @@
+"""Workloads: what the user runs, and how its address is resolved."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar
+
+from brim.cases import Case
+from brim.errors import InputError, WorkloadNotFoundError
+
+KINDS = ("train", "eval", "generate")
+DEFAULT_NUM_STEPS = {"train": 3, "eval": 3, "generate": 1}
+
+
+class Workload:
+    """Something to build once and a step to repeat.
+
+    Subclass it and fill in `build`, `batch` and `step`. A new instance is made for every case; `device` and `case`
+    are set before `build` is called.
+
+    Attributes:
+        kind: What a step does: `train` (forward, backward, optimizer), `eval` (forward) or `generate`.
+        device: The torch device to build on.
+        case: The setting of the input shape.
+    """
+
+    kind: ClassVar[str] = "train"
+    device: Any
+    case: Case
+
+    def build(self) -> None:
+        """Make the model and, for training, its optimizer, on `self.device`."""
+        raise NotImplementedError(f"{type(self).__name__} has no build(self): make the model and its optimizer there.")
+
+    def batch(self, size: int) -> Any:
+        """Return `size` samples of the worst case on `self.device`."""
+        raise NotImplementedError(f"{type(self).__name__} has no batch(self, size): return `size` samples there.")
+
+    def step(self, batch: Any) -> None:
+        """Run one whole step."""
+        raise NotImplementedError(f"{type(self).__name__} has no step(self, batch): run one whole step there.")
+
+
+def prepare(workload_class: type[Workload], case: Case, device: Any) -> Workload:
+    """Make an instance with `case` and `device` set, not yet built."""
+    workload = workload_class()
+    workload.case = case
+    workload.device = device
+    return workload
+
+
+def address_of(workload: str | type[Workload]) -> str:
+    """Return the address under which another process can load the workload.
+
+    Files get an absolute path, so that the address means the same from every directory.
+    """
+    if isinstance(workload, str):
+        target, name = _split(workload)
+        return f"{Path(target).resolve()}:{name}" if target.endswith(".py") else workload
+    check_class(workload, repr(workload))
+    advice = "Move it to the top level of a file, or pass isolate=False to probe in this process."
+    if "<locals>" in workload.__qualname__:
+        raise InputError(f"{workload.__name__} is defined inside a function: another process cannot load it. {advice}")
+    try:
+        path = inspect.getfile(workload)
+    except (TypeError, OSError):
+        path = ""
+    if not path.endswith(".py") or not Path(path).is_file():
+        raise InputError(f"{workload.__name__} is not defined in a file: another process cannot load it. {advice}")
+    module = sys.modules.get(workload.__module__)
+    if workload.__module__ != "__main__" and module is not None and module.__package__:
+        return f"{workload.__module__}:{workload.__qualname__}"
+    return f"{Path(path).resolve()}:{workload.__qualname__}"
+
+
+def load(address: str) -> type[Workload]:
+    """Import the workload at `file.py:Name` or `package.module:Name`."""
+    target, name = _split(address)
+    module = _import_file(Path(target)) if target.endswith(".py") else _import_module(target, address)
+    found: Any = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            names = sorted(_workloads_in(module)) or ["none"]
+            raise WorkloadNotFoundError(f"{target} has no {name!r}. Workloads defined there: {', '.join(names)}.")
+        found = getattr(found, part)
+    return check_class(found, address)
+
+
+def check_address(address: str) -> None:
+    """Refuse, without importing anything, an address that cannot be right."""
+    target, _ = _split(address)
+    if target.endswith(".py") and not Path(target).is_file():
+        raise WorkloadNotFoundError(f"There is no file {target}. Give a workload as file.py:Name.")
+
+
+def check_class(found: object, address: str) -> type[Workload]:
+    """Return `found` when it is a usable Workload subclass; refuse it otherwise."""
+    if not (isinstance(found, type) and issubclass(found, Workload)) or found is Workload:
+        raise WorkloadNotFoundError(
+            f"{address} is not a brim.Workload. Write `class {address.rpartition(':')[2] or 'Name'}(brim.Workload)` "
+            "with build, batch and step."
+        )
+    if found.kind not in KINDS:
+        raise InputError(f"{found.__name__}.kind is {found.kind!r}. Use one of: {', '.join(KINDS)}.")
+    return found
+
+
+def _split(address: str) -> tuple[str, str]:
+    target, _, name = address.rpartition(":")
+    if not target or not name or not all(part.isidentifier() for part in name.split(".")):
+        hint = f" Did you mean {address}:Name?" if address.endswith(".py") else ""
+        raise WorkloadNotFoundError(
+            f"{address!r} is not the address of a workload. Use file.py:Name or package.module:Name.{hint}"
+        )
+    return target, name
+
+
+def _import_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise WorkloadNotFoundError(f"There is no file {path}. Give a workload as file.py:Name.")
+    path = path.resolve()
+    name = path.stem if path.stem.isidentifier() and path.stem not in sys.modules else f"brim_workload_{path.stem}"
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))  # as `python file.py` does, so that its neighbours can be imported
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _import_module(target: str, address: str) -> ModuleType:
+    try:
+        return importlib.import_module(target)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (target == error.name or target.startswith(error.name + ".")):
+            raise WorkloadNotFoundError(
+                f"There is no module {error.name!r} for {address}. Run brim where it can be imported, "
+                "or give the workload as file.py:Name."
+            ) from error
+        raise
+
+
+def _workloads_in(module: ModuleType) -> list[str]:
+    return [
+        name
+        for name, value in vars(module).items()
+        if isinstance(value, type) and issubclass(value, Workload) and value.__module__ == module.__name__
+    ]

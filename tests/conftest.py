@@ -1,0 +1,49 @@
+"""What every test gets: a history of its own, and a look at what it left behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+WORKLOADS = Path(__file__).parent / "workloads"
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(autouse=True)
+def own_history(nothing_left_behind: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("BRIM_CACHE_DIR", str(folder))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    before_environment = _environment()
+    before = {process.pid for process in psutil.Process().children(recursive=True)}
+    yield
+    left = [process for process in psutil.Process().children(recursive=True) if process.pid not in before]
+    assert not left, f"processes left behind: {left}"
+    assert _environment() == before_environment
+
+
+def _environment() -> dict[str, str]:
+    set_by_others = ("PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR")
+    return {name: value for name, value in os.environ.items() if name not in set_by_others}
+
+
+@pytest.fixture
+def brim_cli(tmp_path: Path) -> Run:
+    """Run the real command line in an empty folder and return what it printed."""
+
+    def run(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "brim", *arguments], capture_output=True, text=True, cwd=tmp_path, **options
+        )
+
+    return run

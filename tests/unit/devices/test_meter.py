@@ -1,0 +1,68 @@
+"""The contract of every meter; on CUDA it runs under the marker `gpu`."""
+
+import pytest
+import torch
+
+from brim.devices import make_meter
+from brim.findings import Verdict
+from brim.probing.verdicts import classify
+
+MIB = 2**20
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda:0", marks=pytest.mark.gpu)])
+def meter(request):
+    made = make_meter(request.param)
+    yield made
+    made.lift()
+
+
+def allocate(meter, num_bytes):
+    return torch.ones(num_bytes // 4, device=meter.device_name)
+
+
+def test_a_peak_is_seen_after_the_memory_is_gone(meter):
+    meter.reset()
+    before = meter.peaks()["peak_bytes"]
+    tensor = allocate(meter, 200 * MIB)
+    del tensor
+    grown = meter.peaks()["peak_bytes"] - before
+    assert 195 * MIB <= grown <= 230 * MIB
+
+
+def test_a_reset_forgets_an_earlier_peak(meter):
+    tensor = allocate(meter, 300 * MIB)
+    del tensor
+    meter.reset()
+    before = meter.peaks()["peak_bytes"]
+    tensor = allocate(meter, 100 * MIB)
+    del tensor
+    assert meter.peaks()["peak_bytes"] - before <= 140 * MIB
+
+
+def test_above_the_limit_an_allocation_really_fails(meter):
+    meter.limit(meter.peaks()["peak_bytes"] + 100 * MIB)
+    kept = allocate(meter, 40 * MIB)
+    with pytest.raises((RuntimeError, MemoryError)) as caught:
+        allocate(meter, 400 * MIB)
+    assert classify(caught.value, nearly_full=False) is Verdict.OOM
+    assert kept.numel() == 10 * MIB
+
+
+def test_lifting_the_limit_gives_the_memory_back(meter):
+    meter.limit(meter.peaks()["peak_bytes"] + 50 * MIB)
+    meter.lift()
+    assert allocate(meter, 200 * MIB).numel() == 50 * MIB
+
+
+def test_it_is_nearly_full_only_near_the_limit(meter):
+    meter.limit(meter.peaks()["peak_bytes"] * 4)
+    assert not meter.is_nearly_full
+    meter.lift()
+    meter.limit(int(meter.peaks()["peak_bytes"] * 1.1))
+    assert meter.is_nearly_full
+
+
+def test_the_baseline_is_what_the_process_holds_without_a_workload(meter):
+    assert 0 < meter.baseline_bytes <= meter.peaks()["peak_bytes"]
+    meter.synchronize()

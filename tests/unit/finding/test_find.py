@@ -1,0 +1,202 @@
+"""brim.find on real child processes under a real kernel limit."""
+
+import dataclasses
+import os
+import signal
+import threading
+
+import psutil
+import pytest
+from tests.conftest import WORKLOADS
+
+import brim
+from brim.errors import InputError, UnclearError, WorkloadError
+from brim.searching import Doubling
+
+SIMPLE = f"{WORKLOADS}/simple.py"
+FAULTS = f"{WORKLOADS}/faults.py"
+MEMORY = "640MiB"
+
+
+def find(address, **settings):
+    return brim.find(address, **{"device": "cpu", "memory": MEMORY, "cache": False, **settings})
+
+
+def test_the_largest_microbatch_is_found_and_the_next_percent_does_not_fit():
+    finding = find(f"{SIMPLE}:Train")[0]
+    assert finding.status == "found"
+    assert finding.confirmed
+    assert finding.stopped_by == "memory"
+    fitted = [probe for probe in finding.probes if probe.microbatch == finding.microbatch]
+    assert [probe.verdict for probe in fitted] == ["fits", "fits"]
+    assert all(probe.steps == 3 and probe.samples == 3 * finding.microbatch for probe in fitted)
+    assert all(probe.calls == {"forward": 3, "backward": 3, "optimizer": 3} for probe in fitted)
+    assert finding.peak_bytes <= 0.9 * 640 * 2**20
+    bigger = find(f"{SIMPLE}:Train", start=int(finding.microbatch * 1.1), tries=1)[0]
+    assert bigger.probes[0].verdict == "oom"
+
+
+def test_every_case_has_an_answer_of_its_own_that_does_not_depend_on_the_others():
+    alone = find(f"{SIMPLE}:Evaluate", cases=[{"rows": 256}])
+    together = find(f"{SIMPLE}:Evaluate", cases=[{"rows": 128}, {"rows": 256}])
+    assert together[{"rows": 128}].microbatch > 1.5 * together[{"rows": 256}].microbatch
+    assert together[{"rows": 256}].microbatch == pytest.approx(alone[0].microbatch, rel=0.03)
+    assert together.microbatch == together[{"rows": 256}].microbatch
+    assert together.kind == "eval"
+
+
+def test_a_workload_that_cannot_be_traced_is_searched_by_probes_alone(caplog):
+    caplog.set_level("INFO", logger="brim")
+    finding = find(f"{SIMPLE}:Untraceable")[0]
+    assert finding.predicted is None
+    assert finding.confirmed
+    assert "searching by measured probes alone" in caplog.text
+
+
+def test_a_trace_predicts_the_answer():
+    finding = find(f"{SIMPLE}:Train")[0]
+    assert finding.predicted["largest"] == pytest.approx(finding.microbatch, rel=0.5)
+    assert len(finding.probes) <= 5
+
+
+def test_cap_start_and_multiple_hold():
+    finding = find(f"{SIMPLE}:WithTies", cap=13, start=8, multiple_of=4)[0]
+    assert (finding.microbatch, finding.stopped_by) == (12, "cap")
+    assert finding.probes[0].microbatch == 8
+    assert all(probe.microbatch % 4 == 0 for probe in finding.probes)
+
+
+def test_nothing_fits_says_what_it_would_take():
+    finding = find(f"{SIMPLE}:Huge")[0]
+    assert (finding.status, finding.microbatch, finding.confirmed) == ("nothing_fits", None, False)
+    assert finding.note.startswith("microbatch 1 needs about")
+    assert finding.probes[-1].verdict == "oom"
+
+
+def test_a_strategy_of_the_users_own_is_used():
+    @dataclasses.dataclass
+    class OnlySeven:
+        name: str = "seven"
+
+        def propose(self, known):
+            return None if known.trials else 7
+
+    findings = find(f"{SIMPLE}:Train", strategy=OnlySeven())
+    assert findings.strategy == "seven"
+    assert findings[0].microbatch == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "phase"),
+    [
+        ("BuildRaises", "build failed at microbatch .*KeyError: 'no such checkpoint'", "build"),
+        ("BatchRaises", "batch failed at microbatch .*ValueError: the data is gone", "batch"),
+        ("StepRaises", "step failed at microbatch .*ZeroDivisionError: loss divided by nothing", "step"),
+        ("StepExits", "step failed at microbatch .*SystemExit: enough", "step"),
+        ("WrongBatch", r"batch failed .*batch\(.*\) returned tensors of shape \(7, 128, 4096\)", "batch"),
+        ("CallsItMemory", "illegal memory access", "step"),
+    ],
+)
+def test_an_error_of_the_workload_is_raised_and_never_read_as_an_oom(name, message, phase):
+    with pytest.raises(WorkloadError, match=message) as caught:
+        find(f"{FAULTS}:{name}", cap=16)
+    assert caught.value.phase == phase
+    if name not in ("WrongBatch",):
+        assert "faults.py" in caught.value.traceback
+        assert "brim/probing" not in caught.value.traceback
+
+
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [("DoesNothing", "forward or backward pass"), ("NoBackward", "backward pass"), ("NoOptimizer", "optimizer step")],
+)
+def test_a_probe_that_did_not_do_its_work_is_an_error(name, missing):
+    with pytest.raises(brim.BrimError, match=f"without a single {missing}"):
+        find(f"{FAULTS}:{name}", cap=4)
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        ("Sigkilled", "was ended by SIGKILL"),
+        ("Segfaults", "was ended by SIGSEGV"),
+        ("Hangs", "made no progress for 3 s"),
+    ],
+)
+def test_a_death_for_no_known_reason_is_tried_again_and_then_an_error(name, how):
+    with pytest.raises(UnclearError, match=f"ended 3 times for no known reason.*{how}") as caught:
+        find(f"{FAULTS}:{name}", cap=4, strategy="doubling", timeout=3)
+    assert caught.value.microbatch == 1
+
+
+def test_a_probe_that_died_once_gets_another_chance():
+    finding = find(f"{FAULTS}:DiesOnce", cap=4)[0]
+    assert [probe.verdict for probe in finding.probes] == ["unclear", "fits", "fits"]
+    assert finding.microbatch == 4
+
+
+def test_a_memory_error_of_python_is_an_oom():
+    finding = find(f"{FAULTS}:PythonMemory")[0]
+    failed = find(f"{FAULTS}:PythonMemory", start=64, tries=1)[0]
+    assert 1 <= finding.microbatch < 64
+    assert failed.probes[0].verdict == "oom"
+    assert failed.probes[0].detail.startswith("MemoryError")
+
+
+def test_what_a_workload_starts_and_forgets_is_ended_with_it():
+    find(f"{FAULTS}:LeavesChildren", cap=2)
+    for process in psutil.process_iter(["name"]):
+        try:
+            assert "BRIM_LEFT" not in process.environ()
+        except (psutil.AccessDenied, psutil.NoSuchProcess):
+            continue
+
+
+def test_a_module_that_starts_threads_gets_a_new_process_for_every_probe():
+    finding = find(f"{WORKLOADS}/threads_at_import.py:Train", cap=4)[0]
+    assert finding.microbatch == 4
+    assert finding.confirmed
+
+
+def test_ctrl_c_keeps_what_was_found_and_leaves_no_process(caplog):
+    class InterruptSecondCase(brim.finding.LogObserver):
+        def probe_started(self, case, ask):
+            if case["rows"] == 256:
+                os.kill(os.getpid(), signal.SIGINT)
+                threading.Event().wait(5)
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        find(f"{SIMPLE}:Evaluate", cases=[{"rows": 128}, {"rows": 256}], cap=4, observer=InterruptSecondCase())
+    assert [finding.microbatch for finding in caught.value.findings] == [4]
+
+
+def test_findings_made_before_an_error_are_kept():
+    with pytest.raises(WorkloadError) as caught:
+        find(f"{FAULTS}:FailsForLongRows", cases=[{"rows": 128}, {"rows": 256}], cap=4)
+    assert [finding.microbatch for finding in caught.value.findings] == [4]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"cap": 0}, "cap is 0. Use a whole number of at least 1"),
+        ({"memory": "12parsecs"}, "'12parsecs' is not a memory size"),
+        ({"fill": 1.7}, "fill is 1.7"),
+        ({"cases": []}, "list of cases is empty"),
+        ({"strategy": "guess"}, "Use one of: guided, estimate, doubling"),
+        ({"strategy": "estimate"}, "Pass cap=64"),
+        ({"ranks": 2}, "only 1 rank"),
+        ({"steps": 0}, "steps is 0"),
+        ({"time_limit": "0"}, "above zero"),
+        ({"isolate": False, "timeout": 3}, "cannot be ended"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_runs(settings, message):
+    with pytest.raises(InputError, match=message):
+        find(f"{SIMPLE}:Train", **settings)
+
+
+def test_time_ends_a_search_with_the_largest_that_fitted():
+    finding = find(f"{SIMPLE}:Train", strategy=Doubling(refine=True), time_limit="10ms")[0]
+    assert (finding.microbatch, finding.stopped_by, finding.confirmed) == (1, "time", False)
+    assert "time was up" in finding.note

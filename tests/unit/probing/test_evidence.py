@@ -1,0 +1,79 @@
+import pytest
+import torch
+from torch import nn
+
+from brim.probing.evidence import collect, wrong_size
+
+
+def test_it_counts_outermost_calls_backward_passes_and_optimizer_steps():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    optimizer = torch.optim.AdamW(model.parameters())
+    with collect() as evidence:
+        for _ in range(3):
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+    assert evidence.to_dict() == {"forward": 3, "backward": 3, "optimizer": 3}
+    assert evidence.missing("train") is None
+
+
+def test_it_counts_again_after_a_forward_that_raised():
+    model = nn.Linear(4, 4)
+    with collect() as evidence:
+        with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+            model(torch.ones(2, 5))
+        model(torch.ones(2, 4))
+    assert evidence.forward == 2
+
+
+def test_it_leaves_no_hook_behind():
+    backward = torch.autograd.backward
+    with collect() as evidence:
+        pass
+    nn.Linear(2, 2)(torch.ones(1, 2)).sum().backward()
+    assert torch.autograd.backward is backward
+    assert evidence.forward == 0
+
+
+def test_it_counts_functional_gradients():
+    weight = torch.ones(3, requires_grad=True)
+    with collect() as evidence:
+        torch.autograd.grad(weight.sum(), weight)
+    assert evidence.backward == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "counts", "missing"),
+    [
+        ("train", (0, 0, 0), "forward or backward pass"),
+        ("train", (1, 0, 0), "backward pass"),
+        ("train", (1, 1, 0), "optimizer step"),
+        ("eval", (0, 0, 0), "forward pass of a module"),
+        ("generate", (1, 0, 0), None),
+    ],
+)
+def test_it_says_what_a_step_did_not_do(kind, counts, missing):
+    with collect() as evidence:
+        evidence.forward, evidence.backward, evidence.optimizer = counts
+    assert evidence.missing(kind) == missing
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        torch.zeros(6, 3),
+        torch.zeros(9, 6, 3),
+        torch.zeros(12, 5),
+        {"ids": torch.zeros(6, 3), "offset": torch.zeros(1)},
+        [torch.zeros(6)],
+        "a text",
+        None,
+        torch.tensor(3.0),
+    ],
+)
+def test_a_batch_that_may_hold_the_samples_is_accepted(batch):
+    assert wrong_size(batch, 6) is None
+
+
+@pytest.mark.parametrize("batch", [torch.zeros(7, 4), {"ids": torch.zeros(5, 128)}, (torch.zeros(1, 512),)])
+def test_a_batch_that_shows_another_size_is_named(batch):
+    assert "none holds 6 samples" in wrong_size(batch, 6)

@@ -1,0 +1,99 @@
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from brim.searching import Bounds, Guided, Search
+from brim.searching.curve import MemoryCurve, curve_through, next_to_trace
+
+LIMIT = 1_500_000_000
+BASELINE = 300_000_000
+
+
+def search_with(strategy, peak, cap=2**20):
+    search = Search(strategy, Bounds(cap=cap))
+    asks, num_ooms = [], 0
+    while (ask := search.ask()) is not None:
+        fits = peak(ask.microbatch) <= LIMIT
+        asks.append(ask.microbatch)
+        num_ooms += not fits
+        search.tell(ask.microbatch, fits=fits, peak_bytes=peak(ask.microbatch) if fits else None)
+    return search, asks, num_ooms
+
+
+def largest(peak, cap=2**20):
+    low, high = 0, cap + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if peak(middle) <= LIMIT else (low, middle)
+    return low
+
+
+@given(
+    slope=st.floats(1_000, 100_000_000),
+    fixed=st.integers(1_000_000, 400_000_000),
+    overhead=st.floats(1.0, 1.18),
+)
+@settings(max_examples=300)
+def test_with_a_curve_it_needs_at_most_four_probes_and_one_oom(slope, fixed, overhead):
+    def traced(size):
+        return int(max(3 * fixed // 2, fixed + slope * size))
+
+    def peak(size):
+        return int(BASELINE + overhead * traced(size))
+
+    truth = largest(peak)
+    assume(truth >= 1)
+    points = {}
+    while (size := next_to_trace(points, target_bytes=(LIMIT - BASELINE) / 1.2, cap=2**20, most=7)) is not None:
+        points[size] = traced(size)
+    guided = Guided(limit_bytes=LIMIT, baseline_bytes=BASELINE, curve=curve_through(points))
+    search, asks, num_ooms = search_with(guided, peak)
+    assert len(asks) <= 4
+    assert num_ooms <= 1
+    # Within one percent of the limit, or the largest there is.
+    assert search.answer == truth or peak(search.answer) >= 0.985 * LIMIT
+
+
+@given(slope=st.floats(1_000, 100_000_000), fixed=st.integers(0, 1_000_000_000))
+@settings(max_examples=300)
+def test_without_a_curve_it_still_gets_within_three_percent_of_the_limit(slope, fixed):
+    def peak(size):
+        return int(BASELINE + fixed + slope * size)
+
+    truth = largest(peak)
+    assume(truth >= 1)
+    search, asks, _ = search_with(Guided(limit_bytes=LIMIT, baseline_bytes=BASELINE), peak)
+    assert search.answer >= 0.97 * truth - 1 or peak(search.answer) >= 0.98 * LIMIT
+    assert len(asks) <= 25
+
+
+def test_memory_that_does_not_grow_ends_at_the_cap():
+    search, _, _ = search_with(Guided(limit_bytes=LIMIT), lambda size: 1000, cap=512)
+    assert (search.answer, search.stopped_by) == (512, "cap")
+
+
+def test_when_even_one_does_not_fit_it_says_so():
+    guided = Guided(limit_bytes=LIMIT, baseline_bytes=BASELINE, curve=MemoryCurve(((8, 2 * LIMIT), (16, 3 * LIMIT))))
+    search, asks, _ = search_with(guided, lambda size: 2 * LIMIT)
+    assert search.answer is None
+    assert asks[-1] == 1
+
+
+def test_a_wrong_prediction_costs_probes_but_not_the_answer():
+    guided = Guided(limit_bytes=LIMIT, baseline_bytes=BASELINE, curve=MemoryCurve(((8, 8000), (16, 16000))))
+    search, _, _ = search_with(guided, lambda size: BASELINE + size * 10_000_000, cap=4096)
+    assert 0.97 * 120 <= search.answer <= 120
+
+
+def test_the_curve_is_exact_between_and_beyond_its_points():
+    curve = MemoryCurve(((8, 800), (16, 1600)))
+    assert [curve.bytes_at(size) for size in (4, 12, 32)] == [400, 1200, 3200]
+    assert curve.size_at(1200, cap=100) == 12
+    assert curve.size_at(10**9, cap=100) == 100
+
+
+def test_tracing_stops_when_the_target_lies_between_near_sizes():
+    assert next_to_trace({8: 800, 16: 1600}, target_bytes=1200, cap=100, most=7) is None
+    assert next_to_trace({8: 800, 16: 1600}, target_bytes=9600, cap=1000, most=7) == 96
+    assert next_to_trace({8: 800, 16: 1600}, target_bytes=100, cap=1000, most=7) == 1
+    assert next_to_trace({}, target_bytes=100, cap=3, most=7) == 3
+    assert next_to_trace({3: 10}, target_bytes=100, cap=3, most=7) is None

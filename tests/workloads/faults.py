@@ -1,0 +1,118 @@
+"""Workloads that go wrong, each in its own way."""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import torch
+from simple import Train
+
+
+class BuildRaises(Train):
+    def build(self):
+        raise KeyError("no such checkpoint")
+
+
+class BatchRaises(Train):
+    def batch(self, size):
+        raise ValueError("the data is gone")
+
+
+class StepRaises(Train):
+    def step(self, batch):
+        print("about to fail")
+        raise ZeroDivisionError("loss divided by nothing")
+
+
+class StepExits(Train):
+    def step(self, batch):
+        sys.exit("enough")
+
+
+class WrongBatch(Train):
+    def batch(self, size):
+        return super().batch(7 if size > 1 else 1)
+
+
+class DoesNothing(Train):
+    def step(self, batch):
+        pass
+
+
+class NoBackward(Train):
+    def step(self, batch):
+        self.model(batch)
+
+
+class NoOptimizer(Train):
+    def step(self, batch):
+        self.model(batch).sum().backward()
+
+
+class Sigkilled(Train):
+    def step(self, batch):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Segfaults(Train):
+    def step(self, batch):
+        ctypes.string_at(0)
+
+
+class Hangs(Train):
+    def step(self, batch):
+        threading.Event().wait()
+
+
+class DiesOnce(Train):
+    """Dies the first time it runs for real."""
+
+    def step(self, batch):
+        marker = Path(os.environ["BRIM_CACHE_DIR"]) / "died"
+        if not marker.exists() and not isinstance(batch, torch._subclasses.FakeTensor):
+            marker.parent.mkdir(exist_ok=True)
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().step(batch)
+
+
+class PythonMemory(Train):
+    """Runs out in Python's own allocator, not in torch's."""
+
+    def step(self, batch):
+        kept = [bytes(8 * 2**20) for _ in range(len(batch))]
+        super().step(batch)
+        del kept
+
+
+class LeavesChildren(Train):
+    """Starts a process and forgets it."""
+
+    def build(self):
+        subprocess.Popen(["sleep", "1000"], env={**os.environ, "BRIM_LEFT": "1"})
+        super().build()
+
+
+class CallsItMemory(Train):
+    """A plain error whose text speaks of memory."""
+
+    def step(self, batch):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+class FailsForLongRows(Train):
+    def step(self, batch):
+        if self.case["rows"] > 128:
+            raise ValueError("rows are too long")
+        super().step(batch)
+
+
+class HangsForLongRows(Train):
+    def step(self, batch):
+        if self.case["rows"] > 128 and not isinstance(batch, torch._subclasses.FakeTensor):
+            threading.Event().wait()
+        super().step(batch)
