@@ -27,6 +27,11 @@ class Device:
     model: str = ""
 
     @property
+    def noise(self) -> float:
+        """By how much the peaks of equal runs differ, as a share of the limit."""
+        return cpu.NOISE if self.name == "cpu" else 0.0
+
+    @property
     def limit_bytes(self) -> int:
         """The peak that a microbatch may reach."""
         return int(self.memory_bytes * self.fill)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from brim.cases import Case
+from brim.devices import Device
 from brim.errors import IdleStepError, UnclearError, WorkloadError
 from brim.finding.observer import Observer
 from brim.findings import Finding, Probe, Verdict
@@ -32,7 +33,7 @@ class CaseSearch:
     case: Case
     bounds: Bounds
     steps: int
-    limit_bytes: int
+    device: Device
     make_strategy: Callable[[Case], Strategy | None]
     observer: Observer
     fresh: bool = True
@@ -87,7 +88,12 @@ class CaseSearch:
         if traced.problem is not None:
             self.observer.note(f"searching by measured probes alone: {traced.problem}")
         curve = MemoryCurve(tuple(sorted(traced.points.items()))) if traced.points else None
-        guided = Guided(limit_bytes=self.limit_bytes, baseline_bytes=traced.baseline_bytes, curve=curve)
+        guided = Guided(
+            limit_bytes=self.device.limit_bytes,
+            baseline_bytes=traced.baseline_bytes,
+            curve=curve,
+            noise=self.device.noise,
+        )
         largest = guided.predicted_largest(self.bounds.cap)
         if largest is None:
             return guided, None
@@ -125,13 +131,13 @@ class CaseSearch:
 
     def _nothing_fits(self, strategy: Strategy) -> str:
         tried = min(probe.microbatch for probe in self._probes)
-        limit = format_bytes(self.limit_bytes)
+        limit = format_bytes(self.device.limit_bytes)
         if tried > self.bounds.smallest:
             return (
                 f"no size tried fits into {limit}, the smallest was {tried}; allow more tries or time, or a lower cap"
             )
         needed = strategy.predicted_peak(tried) if isinstance(strategy, Guided) else None
-        if needed is not None and needed > self.limit_bytes:
+        if needed is not None and needed > self.device.limit_bytes:
             return f"microbatch {tried} needs about {format_bytes(needed)} (traced), the limit is {limit}"
         return f"microbatch {tried} needs more than the limit of {limit}"
 

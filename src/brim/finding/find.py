@@ -178,7 +178,7 @@ class _Run:
             case=case,
             bounds=self._bounds,
             steps=self._steps,
-            limit_bytes=self._device.limit_bytes,
+            device=self._device,
             make_strategy=self._make_strategy,
             observer=self.observer,
             fresh=self._isolate,

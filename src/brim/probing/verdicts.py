@@ -32,6 +32,7 @@ OOM_TEXTS_WHEN_FULL = (
     "could not create a primitive",
     "could not create a memory",
     "Cannot allocate memory",
+    "failed to map segment from shared object",
 )
 
 # Texts that are never memory, whatever else they contain.
@@ -60,7 +61,7 @@ def _is_oom(error: BaseException, nearly_full: bool) -> bool:
     names = {f"{cls.__module__}.{cls.__qualname__}".removeprefix("builtins.") for cls in type(error).__mro__}
     if names.intersection(OOM_TYPES):
         return True
-    if not isinstance(error, (RuntimeError, OSError)):
+    if not isinstance(error, (RuntimeError, OSError, ImportError)):
         return False
     text = str(error)
     if any(never in text for never in ERROR_TEXTS):

@@ -38,6 +38,8 @@ class Bounds:
                 f"multiple_of {self.multiple_of} is above the cap {self.cap}: no microbatch is left. "
                 f"Use a cap of at least {self.multiple_of}."
             )
+        if self.start is not None and self.start > self.cap:
+            raise InputError(f"start {self.start} is above the cap {self.cap}. Use a start of at most {self.cap}.")
         if self.seconds is not None and self.seconds <= 0:
             raise InputError(f"The time limit is {self.seconds} s. Use a time above zero.")
 

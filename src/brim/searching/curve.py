@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-# The sizes traced first, in samples: large enough that activations, not the optimizer, make the peak of most models.
-_FIRST_SIZES = (8, 16)
+# The size traced first, in samples: large enough that activations, not the optimizer, make the peak of most models.
+_FIRST_SIZE = 16
 # How far the curve may be extended past the last traced size, and how far apart two traced sizes may lie, as ratios.
 _FAR_ENOUGH = 1.25
-_CLOSE_NEIGHBOURS = 4
+_CLOSE_NEIGHBOURS = 2
 # How far one stride may go past the last traced size, as a ratio.
 _LARGEST_STRIDE = 64
 
@@ -70,21 +70,34 @@ def next_to_trace(points: Mapping[int, int], *, target_bytes: float, cap: int, m
     """
     if len(points) >= most:
         return None
-    for size in _FIRST_SIZES:
-        if min(size, cap) not in points and len(points) < len(_FIRST_SIZES):
-            return min(size, cap)
+    if not points:
+        return min(_FIRST_SIZE, cap)
+    if len(points) == 1:
+        # Where the target would be if all memory grew with the batch; two points then show what does not.
+        ((size, num_bytes),) = points.items()
+        second = min(max(1, int(size * target_bytes / max(num_bytes, 1))), size * _LARGEST_STRIDE, cap)
+        if second != size:
+            return second
+        return size + 1 if size < cap else (size - 1 or None)
     sizes = sorted(points)
     goal = max(1, curve_through(points).size_at(target_bytes, cap=cap))
-    if goal in points:
-        return None
     if goal < sizes[0]:
         return goal
-    if goal > sizes[-1]:
+    if goal > sizes[-1] * _FAR_ENOUGH:
         # A flat start says nothing of the rise to come: go up in bounded strides.
-        return None if goal <= sizes[-1] * _FAR_ENOUGH else min(goal, sizes[-1] * _LARGEST_STRIDE, cap)
-    left = max(size for size in sizes if size < goal)
-    right = min(size for size in sizes if size > goal)
-    return None if right <= left * _CLOSE_NEIGHBOURS else goal
+        return min(goal, sizes[-1] * _LARGEST_STRIDE, cap)
+    left, right = _neighbours(sizes, goal)
+    if right <= left * _CLOSE_NEIGHBOURS:
+        return None
+    # A line to a far neighbour hides where the curve bends, so the slope here needs a second size nearby.
+    nearby = goal if goal not in points else goal * 3 // 4
+    return nearby if nearby >= 1 and nearby not in points else None
+
+
+def _neighbours(sizes: list[int], goal: int) -> tuple[int, int]:
+    """Return the two traced sizes whose line gives the curve at `goal`."""
+    right = next((size for size in sizes[1:] if size >= goal), sizes[-1])
+    return sizes[sizes.index(right) - 1], right
 
 
 def curve_through(points: Mapping[int, int]) -> MemoryCurve:

@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from brim.searching.curve import MemoryCurve
 from brim.searching.known import Known
 
-# The search ends when the peak is within this share of the limit.
+# The search ends when the peak is within this share of the limit, as far as equal runs agree.
 CLOSE_ENOUGH = 0.01
-# After an OOM it ends when the answer is this close to the size that failed, as a share of it.
-CLOSE_TO_OOM = 0.03
-# A jump aims at this share of the limit, because equal runs differ in what the allocator wastes.
-AIM = 0.995
+# After an OOM that the line did not foresee, the next size lies this share below the one that failed.
+STEP_BACK = 0.05
 # Measured bytes per traced byte before anything was measured, so that the first probe lies near the limit and fits.
 # Source: benchmarks/results/finders.json, `measured_per_traced`.
 FIRST_SLOPE = 1.25
@@ -38,11 +36,13 @@ class Guided:
         limit_bytes: The peak that must not be passed.
         baseline_bytes: What the process holds before the workload is built.
         curve: Traced bytes over the microbatch, or None where the workload cannot be traced.
+        noise: By how much the peaks of equal runs differ on the device, as a share of the limit.
     """
 
     limit_bytes: int
     baseline_bytes: int = 0
     curve: MemoryCurve | None = None
+    noise: float = 0.0
     name: str = "guided"
 
     def propose(self, known: Known) -> int | None:
@@ -53,17 +53,19 @@ class Guided:
             return bounds.smallest if largest is None else bounds.clamp(largest)
         if low is None:
             return self._step_down(known)
-        if low == bounds.largest or (high is not None and high - low <= max(bounds.multiple_of, CLOSE_TO_OOM * high)):
+        if low == bounds.largest or (high is not None and high - low <= self._resolution(known, high)):
             return None
-        peak = dict(known.peaks).get(low, 0)
-        if peak >= (1 - CLOSE_ENOUGH) * self.limit_bytes:
+        if dict(known.peaks).get(low, 0) >= (1 - CLOSE_ENOUGH - self.noise) * self.limit_bytes:
             return None
-        if self._reach(known, low, self.limit_bytes, slope=1.0) < low + bounds.multiple_of:
+        most = self._reach(known, low, self.limit_bytes, slope=1.0)
+        if most < low + bounds.multiple_of:
             return None  # the traced bytes alone, without any waste, would not fit
-        target = bounds.clamp(self._reach(known, low, AIM * self.limit_bytes))
+        aim = (1 - max(CLOSE_ENOUGH, self.noise) / 2) * self.limit_bytes
+        target = bounds.clamp(self._reach(known, low, aim))
         if high is not None and target >= high:
-            # The line said that `high` fits and it did not: halve the gap, by ratio while it is wide.
-            target = bounds.clamp(math.sqrt(low * high) if high > 4 * low else (low + high) // 2)
+            target = self._below(known, low, high)
+        elif target <= low:
+            target = bounds.clamp((low + min(most, high or most)) // 2)
         return max(target, low + bounds.multiple_of)
 
     def predicted_peak(self, microbatch: int) -> int | None:
@@ -77,6 +79,18 @@ class Guided:
         if self.curve is None:
             return None
         return self.curve.size_at((self.limit_bytes - self.baseline_bytes) / FIRST_SLOPE, cap=cap)
+
+    def _resolution(self, known: Known, size: int) -> float:
+        """How close to a size that failed is close enough, in samples."""
+        return max(known.bounds.multiple_of, (CLOSE_ENOUGH + 2 * self.noise) * size)
+
+    def _below(self, known: Known, low: int, high: int) -> int:
+        """The line said that `high` fits and it did not: step back a little, then halve, by ratio if that is far."""
+        num_failed = sum(not trial.fits for trial in known.trials)
+        stepped_back = known.bounds.clamp(high * (1 - STEP_BACK))
+        if num_failed == 1 and stepped_back > low:
+            return stepped_back
+        return known.bounds.clamp(math.sqrt(low * high) if high > 4 * low else (low + high) // 2)
 
     def _step_down(self, known: Known) -> int | None:
         """Nothing fits yet: assume a steeper slope each time; without a curve go far down, where a fit costs little."""

@@ -1,5 +1,5 @@
 """Memory without running: the real step on fake tensors, and a ledger of its live bytes."""
 
-from brim.tracing.trace import Trace, trace, trace_curve
+from brim.tracing.traces import Trace, trace, trace_curve
 
 __all__ = ["Trace", "trace", "trace_curve"]

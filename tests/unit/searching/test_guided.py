@@ -95,5 +95,27 @@ def test_tracing_stops_when_the_target_lies_between_near_sizes():
     assert next_to_trace({8: 800, 16: 1600}, target_bytes=1200, cap=100, most=7) is None
     assert next_to_trace({8: 800, 16: 1600}, target_bytes=9600, cap=1000, most=7) == 96
     assert next_to_trace({8: 800, 16: 1600}, target_bytes=100, cap=1000, most=7) == 1
+    assert next_to_trace({8: 800, 16: 1600}, target_bytes=9600, cap=1000, most=2) is None
+
+
+def test_tracing_starts_with_two_sizes_within_the_cap():
     assert next_to_trace({}, target_bytes=100, cap=3, most=7) == 3
-    assert next_to_trace({3: 10}, target_bytes=100, cap=3, most=7) is None
+    assert next_to_trace({3: 10}, target_bytes=100, cap=3, most=7) == 2
+    assert next_to_trace({1: 10}, target_bytes=100, cap=1, most=7) is None
+    assert next_to_trace({16: 1600}, target_bytes=5000, cap=999, most=7) == 50
+    assert next_to_trace({16: 1600}, target_bytes=1600, cap=999, most=7) == 17
+
+
+@given(
+    fixed=st.integers(0, 10**9),
+    slope=st.floats(0, 10**8),
+    target=st.floats(0, 10**10),
+    cap=st.integers(1, 2**20),
+)
+def test_tracing_ends_and_never_repeats_a_size(fixed, slope, target, cap):
+    points = {}
+    while (size := next_to_trace(points, target_bytes=target, cap=cap, most=7)) is not None:
+        assert size not in points
+        assert 1 <= size <= cap
+        points[size] = int(max(fixed, slope * size))
+    assert 1 <= len(points) <= 7

@@ -29,7 +29,7 @@ def problems(draw):
     bounds = Bounds(
         cap=cap,
         multiple_of=multiple,
-        start=draw(st.none() | st.integers(1, 3000)),
+        start=draw(st.none() | st.integers(1, cap)),
         tries=draw(st.none() | st.integers(1, 12)),
     )
     fixed, slope = draw(st.integers(0, LIMIT)), draw(st.floats(0, 3000))
@@ -132,3 +132,8 @@ def test_bounds_must_be_whole_numbers_of_at_least_one(name, value):
 def test_a_multiple_above_the_cap_leaves_nothing():
     with pytest.raises(InputError, match="no microbatch is left"):
         Bounds(cap=4, multiple_of=8)
+
+
+def test_a_start_above_the_cap_is_refused():
+    with pytest.raises(InputError, match="start 9 is above the cap 8"):
+        Bounds(cap=8, start=9)

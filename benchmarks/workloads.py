@@ -1,0 +1,137 @@
+"""Three of the four workloads that the finders are compared on; the fourth, GPT-2, is in `gpt2.py`.
+
+Each has `model` and `optimizer` as attributes, so that a framework which wants to own them can be given the same ones.
+Under the limit of `finders.py`, a step at the largest batch takes about half a second on two CPU cores.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import nn
+
+from brim import Workload
+
+
+class ConvNet(Workload):
+    """Removes noise from images of 32 × 32 pixels with a stack of convolutions, trained with SGD and momentum.
+
+    All its feature maps have one size. Those of a pyramid lie on both sides of glibc's threshold of 32 MiB, above which
+    a freed block goes back to the kernel, so that a larger batch may need less memory than a smaller one and there is
+    no largest batch to compare with.
+    """
+
+    WIDTH = 16
+    NUM_HIDDEN = 3
+    IMAGE_PIXELS = 32
+
+    def build(self) -> None:
+        """Make the network, as wide in every layer."""
+        layers: list[nn.Module] = []
+        channels = 3
+        for _ in range(self.NUM_HIDDEN):
+            layers += [nn.Conv2d(channels, self.WIDTH, 3, padding=1), nn.BatchNorm2d(self.WIDTH), nn.ReLU()]
+            channels = self.WIDTH
+        self.model = nn.Sequential(*layers, nn.Conv2d(channels, 3, 3, padding=1)).to(self.device)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
+
+    def batch(self, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return noisy images and their noise."""
+        shape = (size, 3, self.IMAGE_PIXELS, self.IMAGE_PIXELS)
+        noise = torch.randn(shape, device=self.device)
+        return torch.rand(shape, device=self.device) + noise, noise
+
+    def step(self, batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+        """Train on one batch."""
+        images, noise = batch
+        F.mse_loss(self.model(images), noise).backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+class AttentionLayer(nn.Module):
+    """One transformer layer whose attention keeps the whole matrix of scores."""
+
+    def __init__(self, width: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.norm = nn.LayerNorm(width)
+        self.mix = nn.Linear(width, 3 * width)
+        self.project = nn.Linear(width, width)
+        self.feed_forward = nn.Sequential(
+            nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the layer's output, of the shape of its input (batch, length, width)."""
+        batch, length, width = x.shape
+        mixed = self.mix(self.norm(x)).view(batch, length, 3, self.num_heads, width // self.num_heads)
+        query, key, value = mixed.permute(2, 0, 3, 1, 4)
+        scores = (query @ key.transpose(-1, -2) * (width // self.num_heads) ** -0.5).softmax(-1)
+        x = x + self.project((scores @ value).transpose(1, 2).reshape(batch, length, width))
+        return x + self.feed_forward(x)
+
+
+class LongAttention(Workload):
+    """Predicts a sequence of 768 vectors with unfused attention, trained with AdamW: memory grows with length²."""
+
+    LENGTH = 768
+    WIDTH = 32
+    NUM_HEADS = 2
+
+    def build(self) -> None:
+        """Make one layer."""
+        self.model = AttentionLayer(self.WIDTH, self.NUM_HEADS).to(self.device)
+        self.optimizer = torch.optim.AdamW(self.model.parameters())
+
+    def batch(self, size: int) -> torch.Tensor:
+        """Return sequences of full length."""
+        return torch.randn(size, self.LENGTH, self.WIDTH, device=self.device)
+
+    def step(self, batch: torch.Tensor) -> None:
+        """Train on one batch."""
+        F.mse_loss(self.model(batch)[:, :-1], batch[:, 1:]).backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+class ClickModel(nn.Module):
+    """Pools the embeddings of a user's last items by learnt weights and scores them with an MLP."""
+
+    def __init__(self, num_items: int, width: int) -> None:
+        super().__init__()
+        self.items = nn.Embedding(num_items, width)
+        self.weigh = nn.Linear(width, 1)
+        self.score = nn.Sequential(
+            nn.Linear(width, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, 1), nn.Flatten(0)
+        )
+
+    def forward(self, history: torch.Tensor) -> torch.Tensor:
+        """Return one score for each history of shape (batch, items)."""
+        seen = self.items(history)
+        return self.score((seen * self.weigh(seen).softmax(1)).sum(1))
+
+
+class EmbeddingMlp(Workload):
+    """Predicts a click from a user's last 200 items: a large embedding table and a small MLP, trained with AdamW."""
+
+    NUM_ITEMS = 150_000
+    WIDTH = 64
+    NUM_SEEN = 200
+
+    def build(self) -> None:
+        """Make the table and the MLP."""
+        self.model = ClickModel(self.NUM_ITEMS, self.WIDTH).to(self.device)
+        self.optimizer = torch.optim.AdamW(self.model.parameters())
+
+    def batch(self, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return full histories and whether they led to a click."""
+        history = torch.randint(0, self.NUM_ITEMS, (size, self.NUM_SEEN), device=self.device)
+        return history, torch.randint(0, 2, (size,), device=self.device).float()
+
+    def step(self, batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+        """Train on one batch."""
+        history, clicked = batch
+        F.binary_cross_entropy_with_logits(self.model(history), clicked).backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()

@@ -1,0 +1,26 @@
+"""The README's example is run as it stands."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+README = (Path(__file__).parents[1] / "README.md").read_text()
+
+
+def test_the_readmes_example_finds_both_cases(tmp_path: Path):
+    (code,) = re.findall(r"<!-- example -->\n```python\n(.*?)```", README, flags=re.DOTALL)
+    (tmp_path / "finetune.py").write_text(code)
+    run = subprocess.run([sys.executable, "finetune.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    sizes = [int(size) for size in re.findall(r"seq_len=\d+ -> (\d+)", run.stdout)]
+    assert len(sizes) == 2
+    assert sizes[0] > 2 * sizes[1] > 0
+
+
+def test_every_option_of_the_readme_exists():
+    text = subprocess.run(
+        [sys.executable, "-m", "brim", "find", "--help"], capture_output=True, text=True, env={"COLUMNS": "200"}
+    ).stdout
+    options = set(re.findall(r"(--[a-z][a-z-]+)", README)) - {"--help"}
+    assert options
+    assert options <= set(re.findall(r"(--[a-z][a-z-]+)", text))

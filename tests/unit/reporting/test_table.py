@@ -1,0 +1,62 @@
+import io
+
+from rich.console import Console
+
+from brim.cases import Case
+from brim.findings import Finding, Findings, Probe, Verdict
+from brim.reporting.live import LiveObserver
+from brim.reporting.table import findings_table, notes_of
+from brim.searching import Ask
+
+FITS = Probe(microbatch=28, verdict=Verdict.FITS, peak_bytes=800, step_seconds=0.5)
+FOUND = Finding(case=Case({"name": "[red]x"}), microbatch=28, stopped_by="memory", confirmed=True, probes=(FITS,))
+NOTHING = Finding(
+    case=Case({"name": "big"}), microbatch=None, stopped_by="memory", confirmed=False, probes=(), note="needs 2 GiB"
+)
+FINDINGS = Findings(
+    workload="a[b]c.py:T",
+    kind="eval",
+    device_name="cpu",
+    memory_bytes=1000,
+    fill=1.0,
+    strategy="guided",
+    findings=(FOUND, NOTHING),
+)
+
+
+def shown(renderable, width=150):
+    console = Console(file=io.StringIO(), width=width, force_terminal=False)
+    console.print(renderable)
+    return console.file.getvalue()
+
+
+def test_the_table_shows_the_answer_its_fill_and_its_rate():
+    text = shown(findings_table(FINDINGS))
+    assert "28" in text
+    assert "80%" in text
+    assert "56.0" in text
+    assert "nothing fits" in text
+
+
+def test_text_from_users_is_not_taken_for_markup():
+    text = shown(findings_table(FINDINGS))
+    assert "name=[red]x" in text
+    assert "a[b]c.py:T" in text
+
+
+def test_notes_name_their_cases():
+    assert notes_of(FINDINGS) == ["name=big: needs 2 GiB"]
+
+
+def test_the_live_view_keeps_to_half_the_screen_around_the_current_case():
+    console = Console(file=io.StringIO(), width=100, height=10, force_terminal=True)
+    observer = LiveObserver(console)
+    cases = [Case({"n": n}) for n in range(50)]
+    observer.started(cases, limit_bytes=1000)
+    observer.case_started(cases[30])
+    observer.probe_started(cases[30], Ask(7))
+    text = shown(observer._draw(), width=100)
+    assert "n=30" in text
+    assert "probing 7" in text
+    assert "n=49" not in text
+    assert "and 45 more cases" in text
