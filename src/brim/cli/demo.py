@@ -10,7 +10,7 @@ from brim.cli.find import find_and_print
 
 WORKLOAD = "brim.demo_workload:MultiCropCaptioning"
 CASES = "max_crops=2..13"
-MEMORY = "512MiB"
+MEMORY = "448MiB"
 CAP = 64
 
 _INTRODUCTION = f"""\

@@ -58,7 +58,7 @@ class CpuMeter:
         self._limit_bytes: int | None = None
         self._previous_limit: tuple[int, int] | None = None
         _start_worker_threads()
-        self.baseline_bytes = _status()["VmData"] if sys.platform == "linux" else psutil.Process().memory_info().rss
+        self.baseline_bytes = data_bytes() if sys.platform == "linux" else psutil.Process().memory_info().rss
         self.reset()
 
     def limit(self, limit_bytes: int) -> None:
@@ -93,11 +93,9 @@ class CpuMeter:
         if sys.platform != "linux":
             return {"peak_bytes": psutil.Process().memory_info().rss}
         now = _status()
-        # The kernel keeps no high-water mark of VmData, but of VmSize; what is not data hardly changes in a run.
-        peak = now["VmPeak"] - (now["VmSize"] - now["VmData"])
-        if now["VmPeak"] <= self._peak_before:
-            peak = now["VmData"] + max(0, now["VmHWM"] - now["VmRSS"])
-        return {"peak_bytes": max(peak, now["VmData"])}
+        if now["VmPeak"] > self._peak_before:
+            return {"peak_bytes": peak_data_bytes()}
+        return {"peak_bytes": now["VmData"] + max(0, now["VmHWM"] - now["VmRSS"])}
 
     def synchronize(self) -> None:
         """Wait until all work is done; the CPU is always done."""
@@ -106,6 +104,20 @@ class CpuMeter:
     def is_nearly_full(self) -> bool:
         """Whether the peak came so close to the limit that a vague failure is one of memory."""
         return self._limit_bytes is not None and self.peaks()["peak_bytes"] >= 0.8 * self._limit_bytes
+
+
+def data_bytes() -> int:
+    """Return the private writable memory of this process."""
+    return _status()["VmData"]
+
+
+def peak_data_bytes() -> int:
+    """Return the most private writable memory that this process ever had.
+
+    The kernel keeps no high-water mark of VmData, but of VmSize; what is not data hardly changes in a run.
+    """
+    now = _status()
+    return max(now["VmPeak"] - (now["VmSize"] - now["VmData"]), now["VmData"])
 
 
 def _start_worker_threads() -> None:

@@ -13,6 +13,7 @@ from brim.finding.observer import Observer
 from brim.findings import Finding, Probe, Verdict
 from brim.probing import Outcome, Prober
 from brim.searching import Ask, Bounds, Guided, MemoryCurve, Search, Strategy
+from brim.searching.guided import slope_over
 from brim.units import format_bytes
 
 # How often a probe that ended for no known reason is tried again.
@@ -93,6 +94,7 @@ class CaseSearch:
             baseline_bytes=traced.baseline_bytes,
             curve=curve,
             noise=self.device.noise,
+            first_slope=slope_over(replayed=traced.replayed),
         )
         largest = guided.predicted_largest(self.bounds.cap)
         if largest is None:

@@ -87,7 +87,10 @@ class IsolatedProber:
             return Traced(problem=f"tracing {self._how_it_died(reply, seconds)}")
         points = {int(size): int(num_bytes) for size, num_bytes in reply.message.get("points", ())}
         return Traced(
-            baseline_bytes=reply.message["baseline_bytes"], points=points, problem=reply.message.get("problem")
+            baseline_bytes=reply.message["baseline_bytes"],
+            points=points,
+            replayed=reply.message.get("replayed", False),
+            problem=reply.message.get("problem"),
         )
 
     def close(self) -> None:

@@ -32,9 +32,14 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traced:
-    """What tracing a case gave: points of the curve, or why there are none."""
+    """What tracing a case gave: points of the curve, or why there are none.
+
+    Attributes:
+        replayed: Whether the points are what the real allocator made of the trace, not only its live bytes.
+    """
 
     baseline_bytes: int = 0
+    replayed: bool = False
     points: Mapping[int, int] = field(default_factory=dict)
     problem: str | None = None
 

@@ -115,15 +115,24 @@ class Server:
     def _trace(
         self, workload_class: type[Workload], case: Case, baseline_bytes: int, request: dict[str, Any]
     ) -> dict[str, Any]:
-        from brim.searching.guided import FIRST_SLOPE
-        from brim.tracing import trace_curve
+        from brim.searching.guided import slope_over
+        from brim.tracing import Trace, trace_curve
+        from brim.tracing.replay import replayed_bytes
 
-        target_bytes = max(0, self._limit_bytes - baseline_bytes) / FIRST_SLOPE
+        replayed = self._device_name == "cpu" and sys.platform == "linux"
+
+        def measure(traced: Trace) -> int:
+            nonlocal replayed
+            num_bytes = replayed_bytes(traced.events) if replayed else None
+            replayed = num_bytes is not None
+            return num_bytes or traced.peak_bytes
+
+        target_bytes = max(0, self._limit_bytes - baseline_bytes) / slope_over(replayed=replayed)
         try:
-            points = trace_curve(workload_class, case, target_bytes=target_bytes, cap=request["cap"])
+            points = trace_curve(workload_class, case, target_bytes=target_bytes, cap=request["cap"], measure=measure)
         except TraceError as error:
             return {"baseline_bytes": baseline_bytes, "problem": str(error)}
-        return {"baseline_bytes": baseline_bytes, "points": sorted(points.items())}
+        return {"baseline_bytes": baseline_bytes, "points": sorted(points.items()), "replayed": replayed}
 
     def _requests(self) -> Iterator[dict[str, Any]]:
         with os.fdopen(self._request_fd, "r", closefd=False) as lines:

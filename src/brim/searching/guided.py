@@ -17,15 +17,22 @@ from brim.searching.known import Known
 CLOSE_ENOUGH = 0.01
 # After an OOM that the line did not foresee, the next size lies this share below the one that failed.
 STEP_BACK = 0.05
-# Measured bytes per traced byte before anything was measured, so that the first probe lies near the limit and fits.
-# Source: benchmarks/results/finders.json, `measured_per_traced`.
-FIRST_SLOPE = 1.25
+# Measured bytes per byte of the curve before anything was measured, so that the first probe lies near the limit and
+# fits: over live bytes, and over live bytes replayed through the real allocator, which leaves scratch inside kernels.
+# Source: largest of what benchmarks/workloads.py and benchmarks/gpt2.py showed near limits of 0.75 to 1.5 GiB.
+LIVE_SLOPE = 1.25
+REPLAYED_SLOPE = 1.18
 # Without a slope, the next size is this many times the last while memory is less than half full, else twice.
 GROWTH = 8
 # While nothing fits, the slope is taken to be this many times steeper after each OOM.
 STEEPER = 4 / 3
 # The same without a curve: each probe tries one part in this many of the last.
 STEP_DOWN = 16
+
+
+def slope_over(*, replayed: bool) -> float:
+    """Return the slope to start with."""
+    return REPLAYED_SLOPE if replayed else LIVE_SLOPE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +43,7 @@ class Guided:
         limit_bytes: The peak that must not be passed.
         baseline_bytes: What the process holds before the workload is built.
         curve: Traced bytes over the microbatch, or None where the workload cannot be traced.
+        first_slope: Measured bytes per byte of the curve, before anything was measured.
         noise: By how much the peaks of equal runs differ on the device, as a share of the limit.
     """
 
@@ -43,6 +51,7 @@ class Guided:
     baseline_bytes: int = 0
     curve: MemoryCurve | None = None
     noise: float = 0.0
+    first_slope: float = LIVE_SLOPE
     name: str = "guided"
 
     def propose(self, known: Known) -> int | None:
@@ -72,13 +81,13 @@ class Guided:
         """Return the peak expected before anything was measured, or None without a curve."""
         if self.curve is None:
             return None
-        return int(self.baseline_bytes + FIRST_SLOPE * self.curve.bytes_at(microbatch))
+        return int(self.baseline_bytes + self.first_slope * self.curve.bytes_at(microbatch))
 
     def predicted_largest(self, cap: int) -> int | None:
         """Return the largest microbatch expected to fit before anything was measured, or None without a curve."""
         if self.curve is None:
             return None
-        return self.curve.size_at((self.limit_bytes - self.baseline_bytes) / FIRST_SLOPE, cap=cap)
+        return self.curve.size_at((self.limit_bytes - self.baseline_bytes) / self.first_slope, cap=cap)
 
     def _resolution(self, known: Known, size: int) -> float:
         """How close to a size that failed is close enough, in samples."""
@@ -99,7 +108,7 @@ class Guided:
             return None
         if self.curve is None:
             return known.bounds.clamp(high // STEP_DOWN)
-        slope = FIRST_SLOPE * STEEPER ** len(known.trials)
+        slope = self.first_slope * STEEPER ** len(known.trials)
         size = self.curve.size_at((self.limit_bytes - self.baseline_bytes) / slope, cap=high - 1)
         return known.bounds.clamp(min(size, high - known.bounds.multiple_of))
 

@@ -17,6 +17,7 @@ class Ledger(TorchDispatchMode):
         live_bytes: Bytes held now.
         peak_bytes: The most that was held at once.
         num_operations: Operations seen.
+        events: What happened, in order: the number of a storage with its bytes where it was made, with 0 where it died.
     """
 
     def __init__(self) -> None:
@@ -24,7 +25,8 @@ class Ledger(TorchDispatchMode):
         self.live_bytes = 0
         self.peak_bytes = 0
         self.num_operations = 0
-        self._sizes: dict[int, int] = {}
+        self.events: list[tuple[int, int]] = []
+        self._alive: dict[int, tuple[int, int]] = {}
 
     def __torch_dispatch__(
         self,
@@ -51,13 +53,16 @@ class Ledger(TorchDispatchMode):
     def _enter(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
         key = storage._cdata
-        if key in self._sizes:
+        if key in self._alive:
             return
-        num_bytes = storage.nbytes()
-        self._sizes[key] = num_bytes
-        self.live_bytes += num_bytes
+        event = (len(self.events), storage.nbytes())
+        self._alive[key] = event
+        self.events.append(event)
+        self.live_bytes += event[1]
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
         weakref.finalize(storage, self._leave, key)
 
     def _leave(self, key: int) -> None:
-        self.live_bytes -= self._sizes.pop(key)
+        number, num_bytes = self._alive.pop(key)
+        self.live_bytes -= num_bytes
+        self.events.append((number, 0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from brim.cases import Case
@@ -26,6 +26,7 @@ class Trace:
     microbatch: int
     peak_bytes: int
     num_operations: int
+    events: tuple[tuple[int, int], ...]
 
 
 def trace(workload_class: type[Workload], case: Case, microbatch: int) -> Trace:
@@ -47,12 +48,24 @@ def trace(workload_class: type[Workload], case: Case, microbatch: int) -> Trace:
         raise TraceError(f"{phase} does not run on fake tensors: {type(error).__name__}: {first_line}") from error
     if ledger.num_operations == 0:
         raise TraceError("the step ran no torch operation on fake tensors")
-    return Trace(microbatch=microbatch, peak_bytes=ledger.peak_bytes, num_operations=ledger.num_operations)
+    return Trace(
+        microbatch=microbatch,
+        peak_bytes=ledger.peak_bytes,
+        num_operations=ledger.num_operations,
+        events=tuple(ledger.events),
+    )
 
 
-def trace_curve(workload_class: type[Workload], case: Case, *, target_bytes: float, cap: int) -> Mapping[int, int]:
-    """Trace as many sizes as it takes to know the peak near `target_bytes`."""
+def trace_curve(
+    workload_class: type[Workload],
+    case: Case,
+    *,
+    target_bytes: float,
+    cap: int,
+    measure: Callable[[Trace], int] = lambda traced: traced.peak_bytes,
+) -> Mapping[int, int]:
+    """Trace as many sizes as it takes to know the memory near `target_bytes`; `measure` reads it from a trace."""
     points: dict[int, int] = {}
     while (size := next_to_trace(points, target_bytes=target_bytes, cap=cap, most=MOST_POINTS)) is not None:
-        points[size] = trace(workload_class, case, size).peak_bytes
+        points[size] = measure(trace(workload_class, case, size))
     return points
