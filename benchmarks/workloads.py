@@ -16,9 +16,9 @@ from brim import Workload
 class ConvNet(Workload):
     """Removes noise from images of 32 × 32 pixels with a stack of convolutions, trained with SGD and momentum.
 
-    All its feature maps have one size. Those of a pyramid lie on both sides of glibc's threshold of 32 MiB, above which
-    a freed block goes back to the kernel, so that a larger batch may need less memory than a smaller one and there is
-    no largest batch to compare with.
+    All its feature maps have one size, which passes glibc's threshold of 32 MiB at 512 images. Below it freed blocks
+    stay in the heap, so that 511 images need more memory than 512 and may not fit where 774 do; above it, where the
+    largest batch lies, memory grows evenly. A pyramid's maps straddle the threshold at the largest batch itself.
     """
 
     WIDTH = 16
