@@ -12,8 +12,8 @@ from brim.errors import DeviceError
 
 # What is free changes all the time; rounding it down keeps the answer and its place in the history the same.
 _AVAILABLE_STEP_BYTES = 256 * 2**20
-# By how much the peaks of equal runs differ, as a share of the peak: glibc's heap depends on the timing of threads.
-# Source: benchmarks/results/finders.json, equal sizes that ran twice.
+# By how much the peaks of equal runs may differ, as a share of the peak: glibc's heap depends on the timing of threads
+# and on the address layout. Source: equal sizes that ran twice in brim's searches over the benchmarks' workloads.
 NOISE = 0.025
 _CGROUP_FILES = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),

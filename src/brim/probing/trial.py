@@ -30,7 +30,6 @@ def run_trial(
     meter: Meter,
     limit_bytes: int,
     report: Callable[[str], None] = lambda phase: None,
-    built: Workload | None = None,
 ) -> dict[str, Any]:
     """Run one probe and return its outcome as plain data.
 
@@ -42,17 +41,14 @@ def run_trial(
         meter: Limits and measures the device's memory.
         limit_bytes: The limit it sets while the workload runs.
         report: Called with the name of each phase as it begins.
-        built: An instance that was built before, to be used instead of a new one.
     """
     evidence, seconds, phase = Evidence(), [], "build"
     meter.limit(limit_bytes)
     try:
         with collect() as evidence:
-            workload = built
-            if workload is None:
-                report(phase)
-                workload = prepare(workload_class, case, _torch_device(meter.device_name))
-                workload.build()
+            report(phase)
+            workload = prepare(workload_class, case, _torch_device(meter.device_name))
+            workload.build()
             phase = "batch"
             report(phase)
             batch = workload.batch(microbatch)
