@@ -32,7 +32,7 @@ class InProcessProber:
     def probe(self, case: Case, microbatch: int, *, steps: int) -> Outcome:
         """Run one probe in this process."""
         with restored():
-            _release_memory()
+            release_memory()
             result = run_trial(
                 self._workload_class,
                 case,
@@ -41,7 +41,7 @@ class InProcessProber:
                 meter=make_meter(self._device.name),
                 limit_bytes=self._device.limit_bytes,
             )
-        _release_memory()
+        release_memory()
         return outcome_from(microbatch, result, sources=_source_of(self._workload_class))
 
     def trace(self, case: Case, *, cap: int) -> Traced:
@@ -52,7 +52,7 @@ class InProcessProber:
         """Do nothing: no process was started."""
 
 
-def _release_memory() -> None:
+def release_memory() -> None:
     """Give freed memory back, so that one probe does not weigh on the next."""
     gc.collect()
     torch = sys.modules.get("torch")

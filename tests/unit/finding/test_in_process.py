@@ -7,6 +7,7 @@ from torch import nn
 
 import brim
 from brim.errors import WorkloadError
+from brim.probing.in_process import release_memory
 
 ROW_BYTES = 1024 * 1024 * 4
 
@@ -51,10 +52,11 @@ def test_a_real_oom_here_is_survived_and_the_limit_is_lifted():
         def step(self, batch):
             self.model(batch)
 
+    release_memory()  # as every probe does first: what earlier tests freed would count as room
     in_use = brim.devices.make_meter("cpu").peaks()["peak_bytes"]
     memory = in_use + 400 * 2**20
     finding = brim.find(Hungry, isolate=False, device="cpu", memory=memory, fill=1.0, cap=4096, cache=False)[0]
-    assert 60 <= finding.microbatch <= 110
+    assert 50 <= finding.microbatch <= 130
     assert any(probe.verdict == "oom" for probe in finding.probes) or finding.stopped_by == "memory"
     assert torch.ones(600 * 2**18).numel() == 600 * 2**18
 
