@@ -11,11 +11,11 @@ from brim import Workload
 class Gpt2(Workload):
     """Trains a small GPT-2 from transformers, with a vocabulary of 8,192 and texts of 64 tokens, with AdamW."""
 
-    LENGTH = 64
-    WIDTH = 128
-    NUM_LAYERS = 4
+    LENGTH = 32
+    WIDTH = 64
+    NUM_LAYERS = 2
     NUM_HEADS = 4
-    VOCABULARY = 8192
+    VOCABULARY = 4096
 
     def build(self) -> None:
         """Make the model from its configuration."""

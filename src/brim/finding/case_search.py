@@ -13,7 +13,6 @@ from brim.finding.observer import Observer
 from brim.findings import Finding, Probe, Verdict
 from brim.probing import Outcome, Prober
 from brim.searching import Ask, Bounds, Guided, MemoryCurve, Search, Strategy
-from brim.searching.guided import slope_over
 from brim.units import format_bytes
 
 # How often a probe that ended for no known reason is tried again.
@@ -94,7 +93,7 @@ class CaseSearch:
             baseline_bytes=traced.baseline_bytes,
             curve=curve,
             noise=self.device.noise,
-            first_slope=slope_over(replayed=traced.replayed),
+            first_slope=traced.slope,
         )
         largest = guided.predicted_largest(self.bounds.cap)
         if largest is None:
@@ -105,7 +104,7 @@ class CaseSearch:
         """Probe until the verdict is clear, or raise what the workload raised."""
         for num_unclear in range(1, NUM_RETRIES + 2):
             self.observer.probe_started(self.case, ask)
-            outcome = self.prober.probe(self.case, ask.microbatch, steps=self.steps)
+            outcome = self.prober.probe(self.case, ask.microbatch, steps=self.steps, confirms=ask.confirms)
             self.sources = outcome.sources or self.sources
             self._probes.append(outcome.probe)
             if outcome.probe.verdict is Verdict.ERROR:

@@ -15,7 +15,7 @@ from brim.finding.case_search import CaseSearch
 from brim.finding.observer import LogObserver, Observer
 from brim.findings import Finding, Findings
 from brim.history import History, make_key
-from brim.probing import IsolatedProber, Prober
+from brim.probing import PairedProber, Prober
 from brim.searching import Bounds, Doubling, Estimate, ScaleTable, Strategy
 from brim.searching.bounds import LARGEST_MICROBATCH
 from brim.searching.estimate import MAX_TRIES
@@ -236,7 +236,7 @@ def _strategy_maker(
 
 def _make_prober(workload: str | type[Workload], address: str, device: Device, timeout_seconds: float | None) -> Prober:
     if address:
-        return IsolatedProber(address, device, timeout_seconds=timeout_seconds)
+        return PairedProber(address, device, timeout_seconds=timeout_seconds)
     from brim.probing.in_process import InProcessProber
 
     loaded = load(workload) if isinstance(workload, str) else check_class(workload, repr(workload))

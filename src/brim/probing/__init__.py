@@ -1,6 +1,6 @@
 """Memory and time by running: the probe, its process, its verdict."""
 
-from brim.probing.isolated import IsolatedProber
 from brim.probing.outcome import Outcome, Prober
+from brim.probing.paired import PairedProber
 
-__all__ = ["IsolatedProber", "Outcome", "Prober"]
+__all__ = ["Outcome", "PairedProber", "Prober"]

@@ -29,7 +29,7 @@ class InProcessProber:
         """What a step of the workload does."""
         return self._workload_class.kind
 
-    def probe(self, case: Case, microbatch: int, *, steps: int) -> Outcome:
+    def probe(self, case: Case, microbatch: int, *, steps: int, confirms: bool = False) -> Outcome:
         """Run one probe in this process."""
         with restored():
             release_memory()

@@ -54,12 +54,14 @@ class IsolatedProber:
         self._events: _Events | None = None
         self._child_pid: int | None = None
         self._reusable = False
+        self._is_ready = False
         self._kind = "train"
         self._start()
 
     @property
     def kind(self) -> str:
         """What a step of the workload does."""
+        self._await_ready()
         return self._kind
 
     def probe(self, case: Case, microbatch: int, *, steps: int) -> Outcome:
@@ -89,7 +91,7 @@ class IsolatedProber:
         return Traced(
             baseline_bytes=reply.message["baseline_bytes"],
             points=points,
-            replayed=reply.message.get("replayed", False),
+            slope=reply.message.get("slope", 1.0),
             problem=reply.message.get("problem"),
         )
 
@@ -120,13 +122,22 @@ class IsolatedProber:
         os.close(request_read)
         os.close(event_write)
         self._events = _Events(event_read)
+        self._is_ready = False
+
+    def _await_ready(self) -> None:
+        """Wait until the server has loaded the workload, or raise why it could not."""
+        if self._process is None:
+            self._start()
+        if self._is_ready:
+            return
         try:
-            self._await_ready()
+            self._hear_that_it_is_ready()
         except BaseException:
             self._stop()
             raise
+        self._is_ready = True
 
-    def _await_ready(self) -> None:
+    def _hear_that_it_is_ready(self) -> None:
         assert self._events is not None
         message = self._events.next(max(self._timeout_seconds, DEFAULT_TIMEOUT_SECONDS))
         if message is None:
@@ -146,9 +157,7 @@ class IsolatedProber:
         self._kind, self._reusable = message["kind"], message["reusable"]
 
     def _ask(self, request: Mapping[str, Any], timeout_seconds: float) -> _Reply:
-        if self._process is None:
-            self._start()
-        assert self._process is not None
+        self._await_ready()
         assert self._events is not None
         self._child_pid = None
         reply = _Reply()

@@ -35,12 +35,14 @@ class Traced:
     """What tracing a case gave: points of the curve, or why there are none.
 
     Attributes:
-        replayed: Whether the points are what the real allocator made of the trace, not only its live bytes.
+        baseline_bytes: What the process holds before the workload is built.
+        points: Traced bytes by microbatch.
+        slope: Measured bytes to expect for each traced one.
     """
 
     baseline_bytes: int = 0
-    replayed: bool = False
     points: Mapping[int, int] = field(default_factory=dict)
+    slope: float = 1.0
     problem: str | None = None
 
 
@@ -52,7 +54,7 @@ class Prober(Protocol):
         """What a step of the workload does."""
         ...
 
-    def probe(self, case: Case, microbatch: int, *, steps: int) -> Outcome:
+    def probe(self, case: Case, microbatch: int, *, steps: int, confirms: bool = False) -> Outcome:
         """Run one probe; every failure of the workload is an outcome, not an exception."""
         ...
 

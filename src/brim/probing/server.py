@@ -11,6 +11,7 @@ error belong to the workload.
 from __future__ import annotations
 
 import faulthandler
+import gc
 import inspect
 import json
 import os
@@ -25,6 +26,9 @@ from brim.cases import Case
 from brim.errors import InputError, TraceError
 from brim.probing.groups import die_with_parent, kill_group
 from brim.workload import Workload, load
+
+# While importing; saves a third of the time and costs 2 MiB of garbage.
+_OBJECTS_BETWEEN_COLLECTIONS = 20_000
 
 
 class Server:
@@ -55,6 +59,9 @@ class Server:
             self._answer_in_child(workload_class, request)
 
     def _load(self) -> tuple[type[Workload], bool]:
+        # Nearly all that is imported stays, so looking for garbage as often as usual only costs time.
+        thresholds = gc.get_threshold()
+        gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
         import torch
 
         num_threads = _num_threads()
@@ -62,6 +69,8 @@ class Server:
         if workload_class.kind == "train":
             # The first optimizer of a process imports this: once here, not once in every child.
             import torch._dynamo
+        gc.freeze()
+        gc.set_threshold(*thresholds)
         reusable = (
             sys.platform == "linux"
             and self._device_name == "cpu"
@@ -93,9 +102,8 @@ class Server:
         from brim.devices import make_meter
 
         case = Case(request["case"])
-        meter = make_meter(self._device_name)
         if request["do"] == "trace":
-            self._emit({"say": "traced", **self._trace(workload_class, case, meter.baseline_bytes, request)})
+            self._emit({"say": "traced", **self._trace(workload_class, case, request["cap"])})
             return
         from brim.probing.sources import imported_sources
         from brim.probing.trial import run_trial
@@ -105,34 +113,32 @@ class Server:
             case,
             request["microbatch"],
             steps=request["steps"],
-            meter=meter,
+            meter=make_meter(self._device_name),
             limit_bytes=self._limit_bytes,
             report=lambda phase: self._emit({"say": "phase", "phase": phase}),
         )
         outcome["sources"] = imported_sources(Path(inspect.getfile(workload_class)))
         self._emit({"say": "probed", **outcome})
 
-    def _trace(
-        self, workload_class: type[Workload], case: Case, baseline_bytes: int, request: dict[str, Any]
-    ) -> dict[str, Any]:
-        from brim.searching.guided import slope_over
-        from brim.tracing import Trace, trace_curve
-        from brim.tracing.replay import replayed_bytes
+    def _trace(self, workload_class: type[Workload], case: Case, cap: int) -> dict[str, Any]:
+        from brim.devices import make_meter
+        from brim.tracing import trace_curve
 
-        replayed = self._device_name == "cpu" and sys.platform == "linux"
-
-        def measure(traced: Trace) -> int:
-            nonlocal replayed
-            num_bytes = replayed_bytes(traced.events) if replayed else None
-            replayed = num_bytes is not None
-            return num_bytes or traced.peak_bytes
-
-        target_bytes = max(0, self._limit_bytes - baseline_bytes) / slope_over(replayed=replayed)
+        on_cpu = self._device_name == "cpu"
+        baseline_bytes = 0 if on_cpu else make_meter(self._device_name).baseline_bytes
         try:
-            points = trace_curve(workload_class, case, target_bytes=target_bytes, cap=request["cap"], measure=measure)
+            curve = trace_curve(
+                workload_class,
+                case,
+                baseline_bytes=baseline_bytes,
+                limit_bytes=self._limit_bytes,
+                cap=cap,
+                on_cpu=on_cpu,
+            )
         except TraceError as error:
             return {"baseline_bytes": baseline_bytes, "problem": str(error)}
-        return {"baseline_bytes": baseline_bytes, "points": sorted(points.items()), "replayed": replayed}
+        points = sorted(curve.live.items())
+        return {"baseline_bytes": curve.baseline_bytes, "points": points, "slope": curve.slope}
 
     def _requests(self) -> Iterator[dict[str, Any]]:
         with os.fdopen(self._request_fd, "r", closefd=False) as lines:

@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-# The size traced first, in samples: large enough that activations, not the optimizer, make the peak of most models.
-_FIRST_SIZE = 16
-# How far the curve may be extended past the last traced size, and how far apart two traced sizes may lie, as ratios.
-_FAR_ENOUGH = 1.25
+# The sizes traced first, in samples: neither is 1, which code likes to treat apart, and they tell fixed from growing.
+_FIRST_SIZES = (8, 32)
+# How far the goal may be from a traced size, and how far apart the sizes around it may lie, as ratios.
+_NEAR_GOAL = 1.08
 _CLOSE_NEIGHBOURS = 2
-# How far one stride may go past the last traced size, as a ratio.
-_LARGEST_STRIDE = 64
+# How far a size may lie from the line through two others and still be on it, as a share.
+_STRAIGHT = 0.002
+# How far one stride may go past the last traced size, as ratios: a flat start says nothing of the rise to come.
+_STRIDES = (8, 64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,36 +64,46 @@ class MemoryCurve:
         return self.points[-2], self.points[-1]
 
 
-def next_to_trace(points: Mapping[int, int], *, target_bytes: float, cap: int, most: int) -> int | None:
-    """Return the next microbatch to trace so that the curve is good near `target_bytes`, or None when it is.
+def next_to_trace(points: Mapping[int, int], *, target_bytes: float, cap: int) -> tuple[int, ...]:
+    """Return the next microbatches to trace, two where both help, so that the curve is good near `target_bytes`.
 
     It starts with two sizes and goes to where the curve meets the target, until that place lies close to sizes
     that were traced.
+
+    >>> next_to_trace({8: 800, 32: 3200}, target_bytes=9600, cap=1000)
+    (96,)
     """
-    if len(points) >= most:
-        return None
     if not points:
-        return min(_FIRST_SIZE, cap)
+        return _new(_FIRST_SIZES if cap > 1 else (1,), points, cap)
     if len(points) == 1:
-        # Where the target would be if all memory grew with the batch; two points then show what does not.
-        ((size, num_bytes),) = points.items()
-        second = min(max(1, int(size * target_bytes / max(num_bytes, 1))), size * _LARGEST_STRIDE, cap)
-        if second != size:
-            return second
-        return size + 1 if size < cap else (size - 1 or None)
+        ((size, _),) = points.items()
+        return _new((size - 1, size + 1), points, cap)[:1]
     sizes = sorted(points)
     goal = max(1, curve_through(points).size_at(target_bytes, cap=cap))
-    if goal < sizes[0]:
-        return goal
-    if goal > sizes[-1] * _FAR_ENOUGH:
-        # A flat start says nothing of the rise to come: go up in bounded strides.
-        return min(goal, sizes[-1] * _LARGEST_STRIDE, cap)
+    if goal > sizes[-1] * _STRIDES[-1]:
+        return _new(tuple(sizes[-1] * stride for stride in _STRIDES), points, cap)
     left, right = _neighbours(sizes, goal)
-    if right <= left * _CLOSE_NEIGHBOURS:
-        return None
-    # A line to a far neighbour hides where the curve bends, so the slope here needs a second size nearby.
-    nearby = goal if goal not in points else goal * 3 // 4
-    return nearby if nearby >= 1 and nearby not in points else None
+    near = [size for size in sizes if goal <= _NEAR_GOAL * size and size <= _NEAR_GOAL * goal]
+    if not near:
+        return _new((goal,), points, cap)
+    if right > left * _CLOSE_NEIGHBOURS and not _is_straight(points, sizes, near[0]):
+        # The curve bends between the goal and its far neighbour: the slope there needs a second size nearby.
+        return _new((goal * 3 // 4,), points, cap)
+    return ()
+
+
+def _is_straight(points: Mapping[int, int], sizes: list[int], size: int) -> bool:
+    """Return whether a traced size lies on the line through the two before it."""
+    index = sizes.index(size)
+    if index < 2:
+        return False
+    before = MemoryCurve(tuple((size, points[size]) for size in sizes[index - 2 : index]))
+    return abs(before.bytes_at(size) - points[size]) <= _STRAIGHT * points[size]
+
+
+def _new(sizes: tuple[int, ...], points: Mapping[int, int], cap: int) -> tuple[int, ...]:
+    """Return those of the sizes that can be traced and were not."""
+    return tuple(sorted({min(size, cap) for size in sizes if size >= 1} - set(points)))
 
 
 def _neighbours(sizes: list[int], goal: int) -> tuple[int, int]:

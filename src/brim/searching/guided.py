@@ -8,6 +8,7 @@ see: scratch inside kernels and what the allocator wastes.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from brim.searching.curve import MemoryCurve
@@ -16,23 +17,38 @@ from brim.searching.known import Known
 # The search ends when the peak is within this share of the limit, as far as equal runs agree.
 CLOSE_ENOUGH = 0.01
 # After an OOM that the line did not foresee, the next size lies this share below the one that failed.
-STEP_BACK = 0.05
-# Measured bytes per byte of the curve before anything was measured, so that the first probe lies near the limit and
-# fits: over live bytes, and over live bytes replayed through the real allocator, which leaves scratch inside kernels.
+STEP_BACK = 0.04
+# Measured bytes per traced byte before anything was measured, where the real allocator was not asked.
 # Source: largest of what benchmarks/workloads.py and benchmarks/gpt2.py showed near limits of 0.75 to 1.5 GiB.
 LIVE_SLOPE = 1.25
-REPLAYED_SLOPE = 1.18
+# The same before the allocator was asked near the limit: only to know where to ask it.
+_GROWN_SLOPE = 1.2
+# Measured bytes per byte that the process grew by when the allocator was asked: what kernels and their libraries take.
+# Source: benchmarks/workloads.py and benchmarks/gpt2.py showed 1.00 to 1.05 near a limit of 0.75 GiB.
+KERNELS = 1.03
+# How far a size may be from another, as a ratio, for the allocator to treat them alike.
+_NEAR = 1.5
 # Without a slope, the next size is this many times the last while memory is less than half full, else twice.
 GROWTH = 8
-# While nothing fits, the slope is taken to be this many times steeper after each OOM.
-STEEPER = 4 / 3
+# While nothing fits, the slope is taken to be this many times steeper, then this to the power of 3, of 7, of 15, …
+STEEPER = 1.045
 # The same without a curve: each probe tries one part in this many of the last.
 STEP_DOWN = 16
 
 
-def slope_over(*, replayed: bool) -> float:
-    """Return the slope to start with."""
-    return REPLAYED_SLOPE if replayed else LIVE_SLOPE
+def first_slope(
+    *, on_cpu: bool, goal: int = 0, live: Mapping[int, int] | None = None, grown: Mapping[int, int] | None = None
+) -> float:
+    """Return the slope to start with, from the growth of a process at the size nearest to `goal` where it is known.
+
+    >>> round(first_slope(on_cpu=True, goal=100, live={32: 400, 90: 1000}, grown={32: 900, 90: 1100}), 3)
+    1.133
+    """
+    near = [size for size in grown or {} if goal <= _NEAR * size and size <= _NEAR * goal]
+    if not near or live is None or grown is None:
+        return _GROWN_SLOPE if on_cpu else LIVE_SLOPE
+    nearest = min(near, key=lambda size: abs(size - goal))
+    return KERNELS * max(1.0, grown[nearest] / max(live[nearest], 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,9 +111,8 @@ class Guided:
 
     def _below(self, known: Known, low: int, high: int) -> int:
         """The line said that `high` fits and it did not: step back a little, then halve, by ratio if that is far."""
-        num_failed = sum(not trial.fits for trial in known.trials)
         stepped_back = known.bounds.clamp(high * (1 - STEP_BACK))
-        if num_failed == 1 and stepped_back > low:
+        if _num_failed(known) == 1 and stepped_back > low:
             return stepped_back
         return known.bounds.clamp(math.sqrt(low * high) if high > 4 * low else (low + high) // 2)
 
@@ -108,7 +123,7 @@ class Guided:
             return None
         if self.curve is None:
             return known.bounds.clamp(high // STEP_DOWN)
-        slope = self.first_slope * STEEPER ** len(known.trials)
+        slope = self.first_slope * STEEPER ** (2 ** _num_failed(known) - 1)
         size = self.curve.size_at((self.limit_bytes - self.baseline_bytes) / slope, cap=high - 1)
         return known.bounds.clamp(min(size, high - known.bounds.multiple_of))
 
@@ -140,3 +155,7 @@ class Guided:
             if difference > CLOSE_ENOUGH * self.limit_bytes:
                 return difference / (largest - size)
         return None
+
+
+def _num_failed(known: Known) -> int:
+    return sum(not trial.fits for trial in known.trials)

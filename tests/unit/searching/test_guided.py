@@ -1,8 +1,10 @@
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from brim.searching import Bounds, Guided, Search
 from brim.searching.curve import MemoryCurve, curve_through, next_to_trace
+from brim.searching.guided import KERNELS, LIVE_SLOPE, first_slope
 
 LIMIT = 1_500_000_000
 BASELINE = 300_000_000
@@ -43,8 +45,8 @@ def test_with_a_curve_it_needs_at_most_four_probes_and_one_oom(slope, fixed, ove
     truth = largest(peak)
     assume(truth >= 1)
     points = {}
-    while (size := next_to_trace(points, target_bytes=(LIMIT - BASELINE) / 1.2, cap=2**20, most=7)) is not None:
-        points[size] = traced(size)
+    while sizes := next_to_trace(points, target_bytes=(LIMIT - BASELINE) / 1.2, cap=2**20):
+        points |= {size: traced(size) for size in sizes}
     guided = Guided(limit_bytes=LIMIT, baseline_bytes=BASELINE, curve=curve_through(points))
     search, asks, num_ooms = search_with(guided, peak)
     assert len(asks) <= 4
@@ -91,19 +93,30 @@ def test_the_curve_is_exact_between_and_beyond_its_points():
     assert curve.size_at(10**9, cap=100) == 100
 
 
-def test_tracing_stops_when_the_target_lies_between_near_sizes():
-    assert next_to_trace({8: 800, 16: 1600}, target_bytes=1200, cap=100, most=7) is None
-    assert next_to_trace({8: 800, 16: 1600}, target_bytes=9600, cap=1000, most=7) == 96
-    assert next_to_trace({8: 800, 16: 1600}, target_bytes=100, cap=1000, most=7) == 1
-    assert next_to_trace({8: 800, 16: 1600}, target_bytes=9600, cap=1000, most=2) is None
+def test_tracing_stops_when_the_target_lies_near_a_traced_size():
+    points = {8: 800, 16: 1600}
+    assert next_to_trace(points, target_bytes=1600, cap=100) == ()
+    assert next_to_trace(points, target_bytes=1700, cap=100) == ()
+    assert next_to_trace(points, target_bytes=1200, cap=100) == (12,)
+    assert next_to_trace(points, target_bytes=9600, cap=1000) == (96,)
+    assert next_to_trace(points, target_bytes=400, cap=1000) == (4,)
+
+
+def test_a_third_size_on_the_line_ends_tracing_and_one_beside_it_does_not():
+    assert next_to_trace({8: 800, 16: 1600, 96: 9600}, target_bytes=9600, cap=1000) == ()
+    assert next_to_trace({8: 800, 16: 1600, 96: 12_000}, target_bytes=12_000, cap=1000) == (72,)
+
+
+def test_tracing_goes_up_in_strides_while_memory_does_not_rise():
+    assert next_to_trace({8: 800, 32: 800}, target_bytes=9600, cap=10**6) == (256, 2048)
 
 
 def test_tracing_starts_with_two_sizes_within_the_cap():
-    assert next_to_trace({}, target_bytes=100, cap=3, most=7) == 3
-    assert next_to_trace({3: 10}, target_bytes=100, cap=3, most=7) == 2
-    assert next_to_trace({1: 10}, target_bytes=100, cap=1, most=7) is None
-    assert next_to_trace({16: 1600}, target_bytes=5000, cap=999, most=7) == 50
-    assert next_to_trace({16: 1600}, target_bytes=1600, cap=999, most=7) == 17
+    assert next_to_trace({}, target_bytes=100, cap=999) == (8, 32)
+    assert next_to_trace({}, target_bytes=100, cap=20) == (8, 20)
+    assert next_to_trace({}, target_bytes=100, cap=3) == (3,)
+    assert next_to_trace({3: 10}, target_bytes=100, cap=3) == (2,)
+    assert next_to_trace({1: 10}, target_bytes=100, cap=1) == ()
 
 
 @given(
@@ -114,8 +127,15 @@ def test_tracing_starts_with_two_sizes_within_the_cap():
 )
 def test_tracing_ends_and_never_repeats_a_size(fixed, slope, target, cap):
     points = {}
-    while (size := next_to_trace(points, target_bytes=target, cap=cap, most=7)) is not None:
-        assert size not in points
-        assert 1 <= size <= cap
-        points[size] = int(max(fixed, slope * size))
-    assert 1 <= len(points) <= 7
+    while sizes := next_to_trace(points, target_bytes=target, cap=cap):
+        assert not set(sizes) & set(points)
+        assert all(1 <= size <= cap for size in sizes)
+        points |= {size: int(max(fixed, slope * size)) for size in sizes}
+        assert len(points) <= 20
+
+
+def test_the_first_slope_is_what_the_allocator_made_of_a_size_nearby():
+    live, grown = {8: 1000, 96: 12_000}, {8: 64_000, 96: 15_000}
+    assert first_slope(on_cpu=True, goal=100, live=live, grown=grown) == pytest.approx(KERNELS * 1.25)
+    assert first_slope(on_cpu=True, goal=1000, live=live, grown=grown) < 1.25
+    assert first_slope(on_cpu=False, goal=100, live=live, grown={}) == LIVE_SLOPE

@@ -1,0 +1,40 @@
+"""A prober for the search and another for confirming its answers.
+
+Children forked from one server share its address layout, and with it the accidents of its heap: they repeat a peak to
+the byte. The processes that people start do not. So an answer runs once more in a child of another server, which
+started for itself, at the same time as the first.
+"""
+
+from __future__ import annotations
+
+from brim.cases import Case
+from brim.devices import Device
+from brim.probing.isolated import IsolatedProber
+from brim.probing.outcome import Outcome, Traced
+
+
+class PairedProber:
+    """Searches in one server's children and confirms in another's."""
+
+    def __init__(self, address: str, device: Device, *, timeout_seconds: float | None = None) -> None:
+        self._searching = IsolatedProber(address, device, timeout_seconds=timeout_seconds)
+        self._confirming = IsolatedProber(address, device, timeout_seconds=timeout_seconds)
+
+    @property
+    def kind(self) -> str:
+        """What a step of the workload does."""
+        return self._searching.kind
+
+    def probe(self, case: Case, microbatch: int, *, steps: int, confirms: bool = False) -> Outcome:
+        """Run one probe in a fresh process."""
+        prober = self._confirming if confirms else self._searching
+        return prober.probe(case, microbatch, steps=steps)
+
+    def trace(self, case: Case, *, cap: int) -> Traced:
+        """Trace the case in a fresh process."""
+        return self._searching.trace(case, cap=cap)
+
+    def close(self) -> None:
+        """End both servers and whatever runs in them."""
+        self._searching.close()
+        self._confirming.close()

@@ -1,0 +1,38 @@
+"""Real memory behind a trace on the CPU: asked for and given back as torch would, and never touched.
+
+What is not touched costs no memory and no time, but the process grows as it would in a real run: by what is live, and
+by what the allocator rounds up, keeps and cannot reuse. It has to happen while the step is traced: the small objects
+that Python and autograd make meanwhile lie between the tensors and keep freed memory from going back to the system.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+# How torch aligns every tensor on the CPU, in bytes (c10/core/alignment.h).
+_ALIGNMENT = 64
+
+
+class Backing:
+    """Holds as much real memory as the tensors of a trace would."""
+
+    def __init__(self) -> None:
+        self._libc = ctypes.CDLL(None)
+        self._libc.posix_memalign.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
+        self._libc.free.argtypes = (ctypes.c_void_p,)
+        self._pointer = ctypes.c_void_p()
+        self.is_complete = True
+
+    def take(self, num_bytes: int) -> int | None:
+        """Return the address of new memory; None where nothing is asked for or there is no more."""
+        if num_bytes == 0:
+            return None
+        if self._libc.posix_memalign(ctypes.byref(self._pointer), _ALIGNMENT, num_bytes):
+            self.is_complete = False
+            return None
+        return self._pointer.value
+
+    def give_back(self, address: int | None) -> None:
+        """Free what `take` returned."""
+        if address is not None:
+            self._libc.free(address)

@@ -1,0 +1,119 @@
+"""Traces of a few sizes, each in a process of its own, until memory near a limit is known."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from brim.cases import Case
+from brim.devices.cpu import CpuMeter, peak_data_bytes
+from brim.errors import TraceError
+from brim.searching.curve import curve_through, next_to_trace
+from brim.searching.guided import first_slope
+from brim.tracing.backing import Backing
+from brim.tracing.traces import trace
+from brim.workload import Workload
+
+# How many sizes a curve may cost.
+MOST_POINTS = 8
+# The slope depends on the size it is asked for and the other way round: as often as they may change places.
+_SETTLING = 3
+
+
+@dataclass(slots=True, kw_only=True)
+class TracedCurve:
+    """What was traced so far.
+
+    Attributes:
+        baseline_bytes: What the process holds before the workload is built.
+        live: Traced bytes by microbatch.
+        grown: By how much a real process grows over the same requests; on the CPU only.
+        slope: Measured bytes to expect for each traced one.
+    """
+
+    baseline_bytes: int = 0
+    live: dict[int, int] = field(default_factory=dict)
+    grown: dict[int, int] = field(default_factory=dict)
+    slope: float = 1.0
+
+    def target_bytes(self, limit_bytes: int) -> float:
+        """Return the traced bytes at which the limit is expected."""
+        return max(0, limit_bytes - self.baseline_bytes) / self.slope
+
+
+def trace_curve(
+    workload_class: type[Workload], case: Case, *, baseline_bytes: int, limit_bytes: int, cap: int, on_cpu: bool
+) -> TracedCurve:
+    """Trace as many sizes as it takes to know the memory near a limit.
+
+    Args:
+        workload_class: What to trace.
+        case: The setting of the input shape.
+        baseline_bytes: What the device holds before the workload is built; measured anew where that can be done here.
+        limit_bytes: The peak that must not be passed.
+        cap: The largest microbatch to trace.
+        on_cpu: Whether the job will run on the CPU, whose real allocator can then be asked.
+    """
+    curve = TracedCurve(baseline_bytes=baseline_bytes, slope=first_slope(on_cpu=on_cpu))
+    # The process that traces must be as fresh as a probe's, so it is forked from this one, in which nothing ran yet.
+    run = _trace_in_forks if on_cpu and sys.platform == "linux" else _trace_here
+    while len(curve.live) < MOST_POINTS:
+        target_bytes = curve.target_bytes(limit_bytes)
+        sizes = next_to_trace(curve.live, target_bytes=target_bytes, cap=cap)
+        if not sizes:
+            break
+        for size, result in zip(sizes, run(workload_class, case, sizes), strict=True):
+            curve.live[size] = result["peak_bytes"]
+            curve.baseline_bytes = result.get("baseline_bytes", curve.baseline_bytes)
+            if result.get("grown_bytes") is not None:
+                curve.grown[size] = result["grown_bytes"]
+        for _ in range(_SETTLING):
+            goal = curve_through(curve.live).size_at(curve.target_bytes(limit_bytes), cap=cap)
+            curve.slope = first_slope(on_cpu=on_cpu, goal=goal, live=curve.live, grown=curve.grown)
+    return curve
+
+
+def _trace_here(workload_class: type[Workload], case: Case, sizes: Sequence[int]) -> list[dict[str, Any]]:
+    return [{"peak_bytes": trace(workload_class, case, size).peak_bytes} for size in sizes]
+
+
+def _trace_in_forks(workload_class: type[Workload], case: Case, sizes: Sequence[int]) -> list[dict[str, Any]]:
+    """Trace all sizes at the same time."""
+    pipes = [_start(workload_class, case, size) for size in sizes]
+    results = []
+    for pid, read_end in pipes:
+        with os.fdopen(read_end) as pipe:
+            text = pipe.read()
+        os.waitpid(pid, 0)
+        results.append(json.loads(text) if text else {"problem": "the process died"})
+    for result in results:
+        if "problem" in result:
+            raise TraceError(result["problem"])
+    return results
+
+
+def _start(workload_class: type[Workload], case: Case, size: int) -> tuple[int, int]:
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(read_end)
+            os.write(write_end, json.dumps(_trace_with_backing(workload_class, case, size)).encode())
+        finally:
+            os._exit(0)
+    os.close(write_end)
+    return pid, read_end
+
+
+def _trace_with_backing(workload_class: type[Workload], case: Case, size: int) -> dict[str, Any]:
+    meter, backing = CpuMeter(), Backing()
+    try:
+        traced = trace(workload_class, case, size, backing=backing)
+    except TraceError as error:
+        return {"problem": str(error)}
+    grown_bytes = peak_data_bytes() - meter.baseline_bytes if backing.is_complete else None
+    return {"peak_bytes": traced.peak_bytes, "grown_bytes": grown_bytes, "baseline_bytes": meter.baseline_bytes}

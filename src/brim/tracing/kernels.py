@@ -1,0 +1,57 @@
+"""What real kernels do with memory and fake tensors do not show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+_aten = torch.ops.aten
+# These losses shrink their result to one number and leave its storage as large as the input.
+# Source: `loss.untyped_storage().nbytes()` of each loss of torch.nn.functional.
+_REDUCED_IN_PLACE = {
+    _aten.mse_loss.default: 2,
+    _aten.smooth_l1_loss.default: 2,
+    _aten.binary_cross_entropy.default: 3,
+}
+_MEAN = 1
+
+# Channels in one block of oneDNN's layout: nChw8c, and with AVX-512 nChw16c for more channels than that.
+_BLOCK = 8
+_WIDE_BLOCK = 16
+
+
+def result_bytes(func: Any, args: Sequence[Any]) -> int | None:
+    """Return how large a kernel leaves the storage of its result where that is not what the result's shape says."""
+    position = _REDUCED_IN_PLACE.get(func)
+    if position is None or (args[position] if len(args) > position else _MEAN) == 0:
+        return None
+    return int(args[0].numel() * args[0].element_size())
+
+
+def scratch_bytes(func: Any, args: Sequence[Any], result: Any) -> tuple[int, ...]:
+    """Return the sizes of what a CPU kernel holds at once beside its inputs and results, where it grows with the batch.
+
+    oneDNN's convolution copies its images into a layout of its own, in which channels come in blocks.
+    Source: the allocator's events of both operations as torch.profiler records them.
+    """
+    if func is _aten.convolution.default:
+        return _blocked(args[0], result)
+    if func is _aten.convolution_backward.default:
+        return _blocked(args[1], args[0])
+    return ()
+
+
+def _blocked(*images: torch.Tensor) -> tuple[int, ...]:
+    if any(image.dim() != 4 or image.is_contiguous(memory_format=torch.channels_last) for image in images):
+        return ()  # a single image, or a layout that oneDNN takes as it is
+    return tuple(_blocked_bytes(image) for image in images)
+
+
+def _blocked_bytes(image: torch.Tensor) -> int:
+    num_channels = image.shape[1]
+    is_wide = num_channels > _BLOCK and torch.backends.cpu.get_cpu_capability() == "AVX512"
+    block = _WIDE_BLOCK if is_wide else _BLOCK
+    padded = -(-num_channels // block) * block
+    return image.numel() // max(num_channels, 1) * padded * image.element_size()
