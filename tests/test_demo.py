@@ -23,7 +23,7 @@ def test_more_crops_leave_room_for_fewer_images():
         "brim.demo_workload:MultiCropCaptioning",
         cases=[{"max_crops": 4}, {"max_crops": 13}],
         device="cpu",
-        memory="448MiB",
+        memory="512MiB",
         cap=64,
         cache=False,
     )

@@ -12,9 +12,9 @@ from torch import nn
 
 from brim.workload import Workload
 
-WIDTH = 128
-NUM_HEADS = 4
-NUM_LAYERS = 2
+WIDTH = 64
+NUM_HEADS = 2
+NUM_LAYERS = 1
 CROP_PIXELS = 96
 PATCH_PIXELS = 12
 NUM_CAPTION_TOKENS = 4

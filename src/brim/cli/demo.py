@@ -10,7 +10,7 @@ from brim.cli.find import find_and_print
 
 WORKLOAD = "brim.demo_workload:MultiCropCaptioning"
 CASES = "max_crops=2..13"
-MEMORY = "448MiB"
+MEMORY = "512MiB"
 CAP = 64
 
 _INTRODUCTION = f"""\
@@ -47,7 +47,7 @@ def command(
     json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show brim's own traceback on errors.")] = False,
 ) -> int:
-    """Find the batch sizes of a built-in workload under a memory limit; one to two minutes."""
+    """Find the batch sizes of a built-in workload under a memory limit; about a minute."""
     from brim.cases import parse_cases
     from brim.cli.output import print_text
 

@@ -84,7 +84,7 @@ class CaseSearch:
         chosen = self.make_strategy(self.case)
         if chosen is not None:
             return chosen, None
-        traced = self.prober.trace(self.case, cap=self.bounds.cap)
+        traced = self.prober.trace(self.case, cap=self.bounds.cap, steps=self.steps)
         if traced.problem is not None:
             self.observer.note(f"searching by measured probes alone: {traced.problem}")
         curve = MemoryCurve(tuple(sorted(traced.points.items()))) if traced.points else None

@@ -44,7 +44,7 @@ class InProcessProber:
         release_memory()
         return outcome_from(microbatch, result, sources=_source_of(self._workload_class))
 
-    def trace(self, case: Case, *, cap: int) -> Traced:
+    def trace(self, case: Case, *, cap: int, steps: int) -> Traced:
         """Refuse: fake tensors would meet the real ones that live in this process."""
         return Traced(problem="isolate=False runs beside live tensors")
 

@@ -53,6 +53,7 @@ class IsolatedProber:
         self._request_fd = -1
         self._events: _Events | None = None
         self._child_pid: int | None = None
+        self._tracer_pid: int | None = None
         self._reusable = False
         self._is_ready = False
         self._kind = "train"
@@ -81,10 +82,10 @@ class IsolatedProber:
         probe = Probe(microbatch=microbatch, verdict=Verdict.UNCLEAR, detail=detail)
         return Outcome(probe=probe, phase=reply.phase, log_tail=self._log_tail())
 
-    def trace(self, case: Case, *, cap: int) -> Traced:
+    def trace(self, case: Case, *, cap: int, steps: int) -> Traced:
         """Trace the case in a fresh process; a failure is an answer without points."""
         seconds = min(TRACE_SECONDS, self._timeout_seconds)
-        reply = self._ask({"do": "trace", "case": dict(case), "cap": cap}, seconds)
+        reply = self._ask({"do": "trace", "case": dict(case), "cap": cap, "steps": steps}, seconds)
         if reply.message is None:
             return Traced(problem=f"tracing {self._how_it_died(reply, seconds)}")
         points = {int(size): int(num_bytes) for size, num_bytes in reply.message.get("points", ())}
@@ -180,6 +181,9 @@ class IsolatedProber:
             elif message["say"] == "phase":
                 reply.phase = message["phase"]
             elif message["say"] == "ended":
+                # A tracer lives on for the next case, and with it what the workload started and left behind.
+                if request["do"] == "trace":
+                    self._tracer_pid = self._child_pid
                 self._child_pid = None
                 reply.exit_code = message["exit_code"]
                 return reply
@@ -209,10 +213,10 @@ class IsolatedProber:
         process, self._process = self._process, None
         if process is None:
             return
-        if self._child_pid is not None:
-            kill_group(self._child_pid)
-            self._child_pid = None
-        kill_group(process.pid)
+        for pid in (self._child_pid, self._tracer_pid, process.pid):
+            if pid is not None:
+                kill_group(pid)
+        self._child_pid = self._tracer_pid = None
         process.wait()
         os.close(self._request_fd)
         if self._events is not None:

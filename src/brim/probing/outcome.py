@@ -58,7 +58,7 @@ class Prober(Protocol):
         """Run one probe; every failure of the workload is an outcome, not an exception."""
         ...
 
-    def trace(self, case: Case, *, cap: int) -> Traced:
+    def trace(self, case: Case, *, cap: int, steps: int) -> Traced:
         """Trace the case's memory over the microbatch as far as the device's limit."""
         ...
 

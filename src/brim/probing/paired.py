@@ -30,9 +30,9 @@ class PairedProber:
         prober = self._confirming if confirms else self._searching
         return prober.probe(case, microbatch, steps=steps)
 
-    def trace(self, case: Case, *, cap: int) -> Traced:
+    def trace(self, case: Case, *, cap: int, steps: int) -> Traced:
         """Trace the case in a fresh process."""
-        return self._searching.trace(case, cap=cap)
+        return self._searching.trace(case, cap=cap, steps=steps)
 
     def close(self) -> None:
         """End both servers and whatever runs in them."""

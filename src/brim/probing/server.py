@@ -25,6 +25,7 @@ from typing import Any
 from brim.cases import Case
 from brim.errors import InputError, TraceError
 from brim.probing.groups import die_with_parent, kill_group
+from brim.probing.tracer import Tracer
 from brim.workload import Workload, load
 
 # While importing; saves a third of the time and costs 2 MiB of garbage.
@@ -40,6 +41,7 @@ class Server:
         self._limit_bytes = limit_bytes
         self._request_fd = request_fd
         self._event_fd = event_fd
+        self._tracer: Tracer | None = None
 
     def serve(self) -> None:
         """Load the workload, then answer requests until the pipe closes."""
@@ -56,7 +58,10 @@ class Server:
             if not reusable:
                 self._answer(workload_class, request)
                 return
-            self._answer_in_child(workload_class, request)
+            if request["do"] == "trace":
+                self._answer_by_tracer(workload_class, request)
+            else:
+                self._answer_in_child(workload_class, request)
 
     def _load(self) -> tuple[type[Workload], bool]:
         # Nearly all that is imported stays, so looking for garbage as often as usual only costs time.
@@ -98,19 +103,29 @@ class Server:
         kill_group(pid)  # whatever the workload started and left behind
         self._emit({"say": "ended", "exit_code": os.waitstatus_to_exitcode(status)})
 
+    def _answer_by_tracer(self, workload_class: type[Workload], request: dict[str, Any]) -> None:
+        if self._tracer is None:
+            self._tracer = Tracer(
+                _prepare_to_trace, lambda asked, baseline_bytes: self._trace(workload_class, asked, baseline_bytes)
+            )
+        self._emit({"say": "started", "pid": self._tracer.pid})
+        exit_code = self._tracer.ask(request)
+        if exit_code is not None:
+            self._tracer = None
+        self._emit({"say": "ended", "exit_code": exit_code or 0})
+
     def _answer(self, workload_class: type[Workload], request: dict[str, Any]) -> None:
         from brim.devices import make_meter
 
-        case = Case(request["case"])
         if request["do"] == "trace":
-            self._emit({"say": "traced", **self._trace(workload_class, case, request["cap"])})
+            self._trace(workload_class, request, make_meter(self._device_name).baseline_bytes)
             return
         from brim.probing.sources import imported_sources
         from brim.probing.trial import run_trial
 
         outcome = run_trial(
             workload_class,
-            case,
+            Case(request["case"]),
             request["microbatch"],
             steps=request["steps"],
             meter=make_meter(self._device_name),
@@ -120,25 +135,24 @@ class Server:
         outcome["sources"] = imported_sources(Path(inspect.getfile(workload_class)))
         self._emit({"say": "probed", **outcome})
 
-    def _trace(self, workload_class: type[Workload], case: Case, cap: int) -> dict[str, Any]:
-        from brim.devices import make_meter
+    def _trace(self, workload_class: type[Workload], request: dict[str, Any], baseline_bytes: int) -> None:
         from brim.tracing import trace_curve
 
-        on_cpu = self._device_name == "cpu"
-        baseline_bytes = 0 if on_cpu else make_meter(self._device_name).baseline_bytes
+        traced: dict[str, Any] = {"say": "traced", "baseline_bytes": baseline_bytes}
         try:
             curve = trace_curve(
                 workload_class,
-                case,
+                Case(request["case"]),
                 baseline_bytes=baseline_bytes,
                 limit_bytes=self._limit_bytes,
-                cap=cap,
-                on_cpu=on_cpu,
+                cap=request["cap"],
+                steps=request["steps"],
+                on_cpu=self._device_name == "cpu",
             )
         except TraceError as error:
-            return {"baseline_bytes": baseline_bytes, "problem": str(error)}
-        points = sorted(curve.live.items())
-        return {"baseline_bytes": curve.baseline_bytes, "points": points, "slope": curve.slope}
+            self._emit({**traced, "problem": str(error)})
+        else:
+            self._emit({**traced, "points": sorted(curve.live.items()), "slope": curve.slope})
 
     def _requests(self) -> Iterator[dict[str, Any]]:
         with os.fdopen(self._request_fd, "r", closefd=False) as lines:
@@ -149,6 +163,17 @@ class Server:
         data = (json.dumps(message) + "\n").encode()
         while data:
             data = data[os.write(self._event_fd, data) :]
+
+
+def _prepare_to_trace() -> int:
+    """Return what a probe's process holds before it builds, then import what tracing needs."""
+    from brim.tracing.curves import baseline_in_fork
+
+    baseline_bytes = baseline_in_fork()
+    import torch._dynamo  # noqa: F401  fake tensors import it
+
+    gc.freeze()
+    return baseline_bytes
 
 
 def _num_threads() -> int:

@@ -80,7 +80,7 @@ class Guided:
             return self._step_down(known)
         if low == bounds.largest or (high is not None and high - low <= self._resolution(known, high)):
             return None
-        if dict(known.peaks).get(low, 0) >= (1 - CLOSE_ENOUGH - self.noise) * self.limit_bytes:
+        if dict(known.peaks).get(low, 0) >= (1 - CLOSE_ENOUGH - self.noise / 3) * self.limit_bytes:
             return None
         most = self._reach(known, low, self.limit_bytes, slope=1.0)
         if most < low + bounds.multiple_of:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from brim.cases import Case
@@ -20,6 +21,8 @@ from brim.workload import Workload
 
 # How many sizes a curve may cost.
 MOST_POINTS = 8
+# How many steps a trace repeats at most; the heap hardly grows after them.
+_MOST_STEPS = 3
 # The slope depends on the size it is asked for and the other way round: as often as they may change places.
 _SETTLING = 3
 
@@ -46,16 +49,24 @@ class TracedCurve:
 
 
 def trace_curve(
-    workload_class: type[Workload], case: Case, *, baseline_bytes: int, limit_bytes: int, cap: int, on_cpu: bool
+    workload_class: type[Workload],
+    case: Case,
+    *,
+    baseline_bytes: int,
+    limit_bytes: int,
+    cap: int,
+    steps: int,
+    on_cpu: bool,
 ) -> TracedCurve:
     """Trace as many sizes as it takes to know the memory near a limit.
 
     Args:
         workload_class: What to trace.
         case: The setting of the input shape.
-        baseline_bytes: What the device holds before the workload is built; measured anew where that can be done here.
+        baseline_bytes: What the process holds before the workload is built.
         limit_bytes: The peak that must not be passed.
         cap: The largest microbatch to trace.
+        steps: How many steps a probe will run: the CPU's heap still grows after the first.
         on_cpu: Whether the job will run on the CPU, whose real allocator can then be asked.
     """
     curve = TracedCurve(baseline_bytes=baseline_bytes, slope=first_slope(on_cpu=on_cpu))
@@ -66,9 +77,8 @@ def trace_curve(
         sizes = next_to_trace(curve.live, target_bytes=target_bytes, cap=cap)
         if not sizes:
             break
-        for size, result in zip(sizes, run(workload_class, case, sizes), strict=True):
+        for size, result in zip(sizes, run(workload_class, case, sizes, min(steps, _MOST_STEPS)), strict=True):
             curve.live[size] = result["peak_bytes"]
-            curve.baseline_bytes = result.get("baseline_bytes", curve.baseline_bytes)
             if result.get("grown_bytes") is not None:
                 curve.grown[size] = result["grown_bytes"]
         for _ in range(_SETTLING):
@@ -77,43 +87,57 @@ def trace_curve(
     return curve
 
 
-def _trace_here(workload_class: type[Workload], case: Case, sizes: Sequence[int]) -> list[dict[str, Any]]:
+def _trace_here(workload_class: type[Workload], case: Case, sizes: Sequence[int], steps: int) -> list[dict[str, Any]]:
+    """Trace one size after the other, for live bytes alone, which more steps do not change."""
     return [{"peak_bytes": trace(workload_class, case, size).peak_bytes} for size in sizes]
 
 
-def _trace_in_forks(workload_class: type[Workload], case: Case, sizes: Sequence[int]) -> list[dict[str, Any]]:
+def baseline_in_fork() -> int:
+    """Return what a process forked from this one holds before it builds a workload."""
+    return int(_in_forks([lambda: CpuMeter().baseline_bytes])[0])
+
+
+def _trace_in_forks(
+    workload_class: type[Workload], case: Case, sizes: Sequence[int], steps: int
+) -> list[dict[str, Any]]:
     """Trace all sizes at the same time."""
-    pipes = [_start(workload_class, case, size) for size in sizes]
-    results = []
-    for pid, read_end in pipes:
-        with os.fdopen(read_end) as pipe:
-            text = pipe.read()
-        os.waitpid(pid, 0)
-        results.append(json.loads(text) if text else {"problem": "the process died"})
+    results = _in_forks([partial(_trace_with_backing, workload_class, case, size, steps) for size in sizes])
     for result in results:
         if "problem" in result:
             raise TraceError(result["problem"])
     return results
 
 
-def _start(workload_class: type[Workload], case: Case, size: int) -> tuple[int, int]:
+def _trace_with_backing(workload_class: type[Workload], case: Case, size: int, steps: int) -> dict[str, Any]:
+    meter, backing = CpuMeter(), Backing()
+    try:
+        traced = trace(workload_class, case, size, steps=steps, backing=backing)
+    except TraceError as error:
+        return {"problem": str(error)}
+    grown_bytes = peak_data_bytes() - meter.baseline_bytes if backing.is_complete else None
+    return {"peak_bytes": traced.peak_bytes, "grown_bytes": grown_bytes}
+
+
+def _in_forks(calls: Sequence[Callable[[], Any]]) -> list[Any]:
+    """Return what each call returns in a process forked for it, all at the same time."""
+    return [_result(*started) for started in [_start(call) for call in calls]]
+
+
+def _start(call: Callable[[], Any]) -> tuple[int, int]:
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
             os.close(read_end)
-            os.write(write_end, json.dumps(_trace_with_backing(workload_class, case, size)).encode())
+            os.write(write_end, json.dumps(call()).encode())
         finally:
             os._exit(0)
     os.close(write_end)
     return pid, read_end
 
 
-def _trace_with_backing(workload_class: type[Workload], case: Case, size: int) -> dict[str, Any]:
-    meter, backing = CpuMeter(), Backing()
-    try:
-        traced = trace(workload_class, case, size, backing=backing)
-    except TraceError as error:
-        return {"problem": str(error)}
-    grown_bytes = peak_data_bytes() - meter.baseline_bytes if backing.is_complete else None
-    return {"peak_bytes": traced.peak_bytes, "grown_bytes": grown_bytes, "baseline_bytes": meter.baseline_bytes}
+def _result(pid: int, read_end: int) -> Any:
+    with os.fdopen(read_end) as pipe:
+        text = pipe.read()
+    os.waitpid(pid, 0)
+    return json.loads(text) if text else {"problem": "the process died"}

@@ -32,6 +32,11 @@ class Ledger(TorchDispatchMode):
         self._backing = backing
         self._alive: dict[int, tuple[int, int | None]] = {}
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Keep torch from wrapping every call below: nothing is compiled while a ledger is kept."""
+        return False
+
     def __torch_dispatch__(
         self,
         func: Callable[..., Any],

@@ -25,8 +25,23 @@ class Trace:
     num_operations: int
 
 
-def trace(workload_class: type[Workload], case: Case, microbatch: int, *, backing: Backing | None = None) -> Trace:
-    """Trace one microbatch; raise `TraceError` with the reason where the step cannot run on fake tensors."""
+def trace(
+    workload_class: type[Workload],
+    case: Case,
+    microbatch: int,
+    *,
+    steps: int | None = None,
+    backing: Backing | None = None,
+) -> Trace:
+    """Trace one microbatch; raise `TraceError` with the reason where the step cannot run on fake tensors.
+
+    Args:
+        workload_class: What to trace.
+        case: The setting of the input shape.
+        microbatch: How many samples to ask of `batch`.
+        steps: How many steps to run; None for as many as it takes to see the peak.
+        backing: Real memory to hold behind the fake tensors.
+    """
     workload = prepare(workload_class, case, "cpu")
     ledger = Ledger(backing)
     phase = "build"
@@ -37,7 +52,7 @@ def trace(workload_class: type[Workload], case: Case, microbatch: int, *, backin
             phase = "batch"
             batch = workload.batch(microbatch)
             phase = "step"
-            for _ in range(NUM_STEPS[workload.kind]):
+            for _ in range(steps or NUM_STEPS[workload.kind]):
                 workload.step(batch)
     except Exception as error:
         first_line = (str(error) or "no message").splitlines()[0]
