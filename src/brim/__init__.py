@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from brim.errors import BrimError
     from brim.finding import find
     from brim.findings import Finding, Findings, Probe, Verdict
+    from brim.tracing import MemoryPeak, Prediction, predict
     from brim.workload import Workload
 
 __version__ = "0.1.0"
@@ -22,13 +23,28 @@ _HOMES = {
     "Case": "brim.cases",
     "Finding": "brim.findings",
     "Findings": "brim.findings",
+    "MemoryPeak": "brim.tracing",
+    "Prediction": "brim.tracing",
     "Probe": "brim.findings",
     "Verdict": "brim.findings",
     "Workload": "brim.workload",
     "find": "brim.finding",
+    "predict": "brim.tracing",
 }
 
-__all__ = ["BrimError", "Case", "Finding", "Findings", "Probe", "Verdict", "Workload", "find"]
+__all__ = [
+    "BrimError",
+    "Case",
+    "Finding",
+    "Findings",
+    "MemoryPeak",
+    "Prediction",
+    "Probe",
+    "Verdict",
+    "Workload",
+    "find",
+    "predict",
+]
 
 
 def __getattr__(name: str) -> Any:

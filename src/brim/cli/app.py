@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 import brim
-from brim.cli import demo, find, history
+from brim.cli import demo, find, gpus, history, predict
 from brim.errors import BrimError
 
 INTERRUPTED = 130
@@ -29,6 +29,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("find")(find.command)
+app.command("predict")(predict.command)
+app.command("gpus")(gpus.command)
 app.command("demo")(demo.command)
 app.command("history")(history.command)
 

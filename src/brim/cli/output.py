@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,15 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from brim.devices.catalog import Gpu
 from brim.errors import BrimError, UnclearError, WorkloadError
 from brim.finding import LogObserver, Observer
 from brim.findings import Findings
 from brim.history import Remembered
 from brim.reporting.live import LiveObserver
+from brim.reporting.prediction import Predicted, answer_table, gpus_table, legend, memory_table, modules_table
 from brim.reporting.table import findings_table, history_table, notes_of
+from brim.units import format_bytes
 
 _PIPE_WIDTH = 140
 
@@ -58,6 +61,29 @@ def print_history(rows: list[Remembered], *, path: Path, now: float) -> None:
     """Print the history's table."""
     console = _results_console()
     console.print(history_table(rows, now=now) if rows else Text(f"Nothing was found yet ({path})."))
+
+
+def print_predictions(workload: str, predictions: Sequence[Predicted], *, microbatch: int | None) -> None:
+    """Print the answers, then for each prediction its memory by kind and the modules that hold most."""
+    console = _results_console()
+    if microbatch is None:
+        console.print(answer_table(workload, predictions))
+    for prediction in predictions:
+        largest = prediction.largest
+        sizes = sorted({1, max(1, largest), largest + 1}) if microbatch is None else [microbatch]
+        shown = microbatch or max(1, largest)
+        console.print(memory_table(prediction, sizes))
+        console.print(legend(prediction.breakdown(shown)))
+        console.print(modules_table(prediction.modules(shown)))
+        advice = prediction.remedy(shown)
+        if advice is not None:
+            missing = format_bytes(prediction.missing_bytes(shown))
+            console.print(Text(f"Microbatch {shown} lacks {missing} on {prediction.gpu.name}: {advice}."))
+
+
+def print_gpus(gpus: Sequence[Gpu]) -> None:
+    """Print the catalog."""
+    _results_console().print(gpus_table(gpus))
 
 
 def print_text(markup: str) -> None:

@@ -2,23 +2,134 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
+from unittest import mock
 
 import torch
+from torch import nn
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
+
+from brim.workload import Workload
+
+# Up to this many elements, what is made on the CPU without a device keeps its values: libraries ask for them.
+_KNOWN_ELEMENTS = 4096
+_FACTORIES = (
+    torch.arange,
+    torch.full,
+    torch.linspace,
+    torch.logspace,
+    torch.ones,
+    torch.rand,
+    torch.randint,
+    torch.randn,
+    torch.tensor,
+    torch.zeros,
+)
 
 
 @contextmanager
 def fake_tensors() -> Iterator[FakeTensorMode]:
     """Make every tensor that is created in the block a fake one, and let modules be moved as usual."""
-    swap_tensors = torch.utils.swap_tensors
-    torch.utils.swap_tensors = _take_data
-    try:
-        with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-            yield mode
-    finally:
-        torch.utils.swap_tensors = swap_tensors
+    with (
+        mock.patch.object(torch.utils, "swap_tensors", _take_data),
+        mock.patch.object(fake_tensor, "CONSTANT_NUMEL_LIMIT", _KNOWN_ELEMENTS),
+        FakeTensorMode(allow_non_fake_inputs=True) as mode,
+        _KnownValues(mode),
+    ):
+        yield mode
+
+
+def fake_workload(workload: Workload, mode: FakeTensorMode) -> list[torch.Tensor]:
+    """Turn the tensors of a workload that was built for real into fake ones, ties kept, and return them."""
+    # The real ones stay until the end, so that their identities are not given to others.
+    faked: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def fake(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in faked:
+            faked[id(tensor)] = (tensor, mode.from_tensor(tensor, static_shapes=True))
+        return faked[id(tensor)][1]
+
+    optimizers = []
+    for name, value in list(vars(workload).items()):
+        if isinstance(value, torch.Tensor):
+            setattr(workload, name, fake(value))
+        for part in _parts(value):
+            if isinstance(part, nn.Module):
+                _fake_module(part, fake)
+            elif isinstance(part, torch.optim.Optimizer):
+                optimizers.append(part)
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["params"] = [fake(parameter) for parameter in group["params"]]
+    return [tensor for _, tensor in faked.values()]
+
+
+def _parts(value: Any) -> list[Any]:
+    """Return what an attribute holds: itself, or what is in it."""
+    if isinstance(value, dict):
+        return list(value.values())
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _fake_module(module: nn.Module, fake: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    for part in module.modules():
+        both: tuple[dict[str, Any], ...] = (part._parameters, part._buffers)
+        for tensors in both:
+            for name, tensor in tensors.items():
+                if tensor is not None:
+                    tensors[name] = fake(tensor)
+
+
+class _KnownValues(TorchFunctionMode):
+    """Makes small tensors for real where no device is named, so that questions about their values have an answer."""
+
+    def __init__(self, mode: FakeTensorMode) -> None:
+        super().__init__()
+        self._mode = mode
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func not in _FACTORIES or kwargs.get("device") is not None or _num_elements(func, args, kwargs) is None:
+            return func(*args, **kwargs)
+        with _disable_current_modes():
+            real = func(*args, **kwargs)
+        if real.numel() > _KNOWN_ELEMENTS or real.device.type != "cpu":
+            return func(*args, **kwargs)
+        return self._mode.fake_tensor_converter.from_real_tensor(self._mode, real, make_constant=True)
+
+
+def _num_elements(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
+    """Return how many elements a factory would make where that is few and plain to see; None otherwise."""
+    if any(isinstance(value, torch.Tensor) for value in (*args, *kwargs.values())) or "out" in kwargs:
+        return None
+    if func is torch.tensor:
+        return 0 if kwargs.get("requires_grad") is None else None
+    if func in (torch.arange, torch.linspace, torch.logspace):
+        numbers = [value for value in args if isinstance(value, (int, float))]
+        return 0 if all(abs(number) <= _KNOWN_ELEMENTS for number in numbers) else None
+    size = kwargs.get("size", args)
+    if func is torch.full:
+        size = kwargs.get("size", args[:1])
+    if func is torch.randint:
+        size = kwargs.get("size", args[-1:])
+    while isinstance(size, (tuple, list)) and len(size) == 1 and isinstance(size[0], (tuple, list)):
+        size = size[0]
+    if not all(isinstance(length, int) for length in size):
+        return None
+    count = math.prod(size)
+    return count if count <= _KNOWN_ELEMENTS else None
 
 
 def _take_data(target: torch.Tensor, source: torch.Tensor) -> None:

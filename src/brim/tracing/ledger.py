@@ -11,14 +11,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from brim.tracing.backing import Backing
 from brim.tracing.kernels import result_bytes, scratch_bytes
+from brim.tracing.record import Phase, Record, Storage
 
 _DEVICE_OF = torch.ops.prim.device.default
 
 
 class Ledger(TorchDispatchMode):
-    """Counts the bytes of live storages while it is active.
+    """Enters every storage with its size, the phase and the module it was made in.
 
     Attributes:
+        phase: What runs now; `backward` is found by asking autograd.
+        module: The name of the module that runs now.
         live_bytes: Bytes held now.
         peak_bytes: The most that was held at once.
         num_operations: Operations seen.
@@ -26,11 +29,20 @@ class Ledger(TorchDispatchMode):
 
     def __init__(self, backing: Backing | None = None) -> None:
         super().__init__()
+        self.phase = Phase.BUILD
+        self.module = ""
         self.live_bytes = 0
         self.peak_bytes = 0
         self.num_operations = 0
         self._backing = backing
-        self._alive: dict[int, tuple[int, int | None]] = {}
+        self._storages: list[Storage] = []
+        self._events: list[tuple[int, int]] = []
+        self._alive: dict[int, tuple[int, int, int | None]] = {}
+
+    @property
+    def record(self) -> Record:
+        """What has been entered so far."""
+        return Record(storages=tuple(self._storages), events=tuple(self._events))
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -50,33 +62,54 @@ class Ledger(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         self.num_operations += 1
         if isinstance(result, torch.Tensor):
-            self._enter(result, result_bytes(func, args))
+            self.enter(result, result_bytes(func, args))
         elif isinstance(result, (tuple, list)):
             for item in result:
                 if isinstance(item, torch.Tensor):
-                    self._enter(item)
+                    self.enter(item)
                 elif isinstance(item, (tuple, list)):
                     for inner in item:
                         if isinstance(inner, torch.Tensor):
-                            self._enter(inner)
+                            self.enter(inner)
         if self._backing is not None:
             self._hold_for_a_moment(self._backing, scratch_bytes(func, args, result))
         return result
 
-    def _enter(self, tensor: torch.Tensor, num_bytes: int | None = None) -> None:
+    def enter(self, tensor: torch.Tensor, num_bytes: int | None = None) -> None:
+        """Enter a tensor's storage, unless it is there already."""
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self._alive:
             return
         if num_bytes is None:
             num_bytes = storage.nbytes()
-        self._alive[key] = (num_bytes, self._backing.take(num_bytes) if self._backing else None)
+        phase = self.phase
+        if phase is Phase.FORWARD and torch._C._current_graph_task_id() != -1:
+            phase = Phase.BACKWARD
+        number = len(self._storages)
+        self._storages.append(Storage(num_bytes=num_bytes, phase=phase, module=self.module))
+        if num_bytes:
+            self._events.append((number, num_bytes))
+        self._alive[key] = (number, num_bytes, self._backing.take(num_bytes) if self._backing else None)
         self.live_bytes += num_bytes
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
         weakref.finalize(storage, self._leave, key)
 
+    def number_of(self, tensor: torch.Tensor) -> int | None:
+        """Return the number under which a live tensor's storage was entered."""
+        entry = self._alive.get(tensor.untyped_storage()._cdata)
+        return None if entry is None else entry[0]
+
+    def mark(self, tensor: torch.Tensor, kind: str, module: str) -> None:
+        """Say what a tensor's storage is for and whose it is."""
+        number = self.number_of(tensor)
+        if number is not None:
+            self._storages[number] = self._storages[number].marked(kind, module)
+
     def _leave(self, key: int) -> None:
-        num_bytes, address = self._alive.pop(key)
+        number, num_bytes, address = self._alive.pop(key)
+        if num_bytes:
+            self._events.append((number, 0))
         self.live_bytes -= num_bytes
         if self._backing is not None:
             self._backing.give_back(address)

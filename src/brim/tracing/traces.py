@@ -1,28 +1,54 @@
-"""Run a workload's step on fake tensors and read its peak from the ledger."""
+"""Run a workload's step on fake tensors and keep a ledger of its memory."""
 
 from __future__ import annotations
 
+import gc
+import traceback
 import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
+from torch.utils._python_dispatch import _disable_current_modes
 
 from brim.cases import Case
 from brim.errors import TraceError
 from brim.tracing.backing import Backing
-from brim.tracing.fake import fake_tensors
+from brim.tracing.cuda_like import as_on_cuda
+from brim.tracing.fake import fake_tensors, fake_workload
 from brim.tracing.ledger import Ledger
+from brim.tracing.record import Phase, Record
+from brim.tracing.watching import Watch, watched
 from brim.workload import Workload, prepare
 
 # Optimizer state appears in the first step of training, so only the second shows the peak.
 NUM_STEPS = {"train": 2, "eval": 1, "generate": 1}
+_HERE = str(Path(__file__).parent)
+_TORCH = str(Path(torch.__file__).parent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """What one run on fake tensors showed."""
+    """What one run on fake tensors showed.
+
+    Attributes:
+        held_bytes: What was live after each step.
+        record: Every storage with its lifetime.
+    """
 
     microbatch: int
     peak_bytes: int
     num_operations: int
+    held_bytes: tuple[int, ...]
+    record: Record
 
 
 def trace(
@@ -32,6 +58,7 @@ def trace(
     *,
     steps: int | None = None,
     backing: Backing | None = None,
+    capability: tuple[int, int] | None = None,
 ) -> Trace:
     """Trace one microbatch; raise `TraceError` with the reason where the step cannot run on fake tensors.
 
@@ -41,22 +68,112 @@ def trace(
         microbatch: How many samples to ask of `batch`.
         steps: How many steps to run; None for as many as it takes to see the peak.
         backing: Real memory to hold behind the fake tensors.
+        capability: The compute capability of the GPU to behave as; None for the CPU.
     """
-    workload = prepare(workload_class, case, "cpu")
+    device = torch.device("cpu" if capability is None else "cuda")
     ledger = Ledger(backing)
-    phase = "build"
-    try:
-        with warnings.catch_warnings(), fake_tensors(), ledger:
-            warnings.simplefilter("ignore")
-            workload.build()
-            phase = "batch"
+    held_bytes: list[int] = []
+    with ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        if capability is not None:
+            stack.enter_context(as_on_cuda(capability))
+        mode = stack.enter_context(fake_tensors())
+        stack.enter_context(ledger)
+        watch = stack.enter_context(watched(ledger))
+        built = _build_faked(workload_class, case, device)
+        workload = built or _build_for_real(workload_class, case, device, mode, ledger, watch)
+        watch.name_modules()
+        ledger.phase = Phase.BATCH
+        with _phase("batch"):
             batch = workload.batch(microbatch)
-            phase = "step"
-            for _ in range(steps or NUM_STEPS[workload.kind]):
+        ledger.phase = Phase.FORWARD
+        for _ in range(steps or NUM_STEPS[workload.kind]):
+            with _phase("step"):
                 workload.step(batch)
-    except Exception as error:
-        first_line = (str(error) or "no message").splitlines()[0]
-        raise TraceError(f"{phase} does not run on fake tensors: {type(error).__name__}: {first_line}") from error
+            watch.mark_gradients()
+            held_bytes.append(ledger.live_bytes)
+        record = ledger.record
     if ledger.num_operations == 0:
         raise TraceError("the step ran no torch operation on fake tensors")
-    return Trace(microbatch=microbatch, peak_bytes=ledger.peak_bytes, num_operations=ledger.num_operations)
+    return Trace(
+        microbatch=microbatch,
+        peak_bytes=ledger.peak_bytes,
+        num_operations=ledger.num_operations,
+        held_bytes=tuple(held_bytes),
+        record=record,
+    )
+
+
+def _build_faked(workload_class: type[Workload], case: Case, device: torch.device) -> Workload | None:
+    """Build on fake tensors; None where that fails."""
+    workload = prepare(workload_class, case, device)
+    try:
+        workload.build()
+    except Exception:  # noqa: BLE001  the user's code may raise anything; it is built for real then
+        return None
+    return workload
+
+
+def _build_for_real(
+    workload_class: type[Workload],
+    case: Case,
+    device: torch.device,
+    mode: FakeTensorMode,
+    ledger: Ledger,
+    watch: Watch,
+) -> Workload:
+    """Build on real tensors and fake them afterwards."""
+    watch.forget()
+    gc.collect()  # what is left of the attempt on fake tensors
+    workload = prepare(workload_class, case, device)
+    with _phase("build"), _disable_current_modes():
+        workload.build()
+    for tensor in fake_workload(workload, mode):
+        ledger.enter(tensor)
+    return workload
+
+
+@contextmanager
+def _phase(name: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise TraceError(f"{name} does not run on fake tensors: {_explain(error)}") from error
+
+
+def _explain(error: Exception) -> str:
+    """Return what went wrong, where in the user's code, and what to do about it."""
+    where = _users_line(error)
+    if isinstance(error, DataDependentOutputException):
+        return (
+            f"{where} asks for a tensor's value ({error.func}), which a trace does not have. "
+            "Keep such a question out of the workload's step, or answer it with the worst case."
+        )
+    if isinstance(error, DynamicOutputShapeException):
+        return (
+            f"{where} makes a tensor whose size depends on values ({error.func}), which a trace does not have. "
+            "Give it a fixed, worst-case size in the workload."
+        )
+    if isinstance(error, UnsupportedOperatorException) or "fake impl" in str(error):
+        operator = getattr(error, "func", "a custom operator")
+        return (
+            f"{where} calls {operator}, which has no fake implementation. "
+            f'Register one with torch.library.register_fake("{_operator_name(operator)}").'
+        )
+    first_line = (str(error) or "no message").splitlines()[0]
+    return f"{type(error).__name__}: {first_line}"
+
+
+def _operator_name(operator: object) -> str:
+    namespace, _, name = str(operator).partition(".")
+    return f"{namespace}::{name.partition('.')[0]}" if name else str(operator)
+
+
+def _users_line(error: Exception) -> str:
+    """Return the innermost line that is neither torch's nor brim's."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith((_HERE, _TORCH, "<"))]
+    if not own:
+        return "the workload"
+    return f"{Path(own[-1].filename).name}:{own[-1].lineno} ({(own[-1].line or '').strip()})"

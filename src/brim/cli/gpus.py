@@ -1,0 +1,26 @@
+"""`brim gpus`: the catalog."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+SCHEMA = "brim.gpus/1"
+
+
+def command(
+    json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show brim's own traceback on errors.")] = False,
+) -> int:
+    """List the GPUs that `brim predict --gpu` knows."""
+    from dataclasses import asdict
+
+    from brim.cli.output import print_gpus, print_json
+    from brim.devices.catalog import gpus
+
+    if json:
+        print_json({"schema": SCHEMA, "gpus": [asdict(gpu) for gpu in gpus().values()]})
+    else:
+        print_gpus(list(gpus().values()))
+    return 0

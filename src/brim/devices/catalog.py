@@ -1,0 +1,91 @@
+"""GPUs that a job can be predicted for without having one.
+
+`gpus.csv` holds them. Memory is what torch reports as `total_memory`, which is less than what is on the box: the
+driver and, with ECC on, the error correction keep a part. Sources: torch's own "total capacity" in public reports of
+out-of-memory errors for memory, the makers' data sheets for the rest (dense rates, without sparsity).
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import functools
+from dataclasses import dataclass
+from importlib import resources
+
+from brim.errors import InputError
+
+_GIB = 2**30
+# Vendors that are not NVIDIA, by architecture.
+_AMD = ("CDNA", "RDNA")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """A GPU of the catalog, or one that the user describes by its memory.
+
+    Attributes:
+        name: How it is called on the command line.
+        memory_bytes: What torch reports as its total memory.
+        capability: NVIDIA's compute capability, or AMD's architecture number.
+        bandwidth_bytes_per_second: Of its memory; None where unknown.
+        fp32_flops: Peak rate in float32 without tensor cores; None where unknown.
+        fp16_flops: Peak dense rate in float16 or bfloat16; None where unknown.
+    """
+
+    name: str
+    memory_bytes: int
+    title: str = ""
+    architecture: str = ""
+    capability: tuple[int, int] = (8, 0)
+    bandwidth_bytes_per_second: float | None = None
+    fp32_flops: float | None = None
+    fp16_flops: float | None = None
+
+    @property
+    def is_amd(self) -> bool:
+        """Whether it runs ROCm instead of CUDA."""
+        return self.architecture.startswith(_AMD)
+
+
+@functools.cache
+def gpus() -> dict[str, Gpu]:
+    """Return the catalog by name."""
+    with resources.files("brim.devices").joinpath("gpus.csv").open(encoding="utf-8") as lines:
+        return {row["name"]: _from_row(row) for row in csv.DictReader(lines)}
+
+
+def find_gpu(name: str) -> Gpu:
+    """Return the GPU of that name, however it is written.
+
+    >>> find_gpu("RTX 3090").name
+    'rtx-3090'
+    """
+    wanted = name.strip().lower().replace(" ", "-").replace("_", "-")
+    for prefix in ("nvidia-", "geforce-", "tesla-", "quadro-", "amd-", "instinct-", "radeon-"):
+        wanted = wanted.removeprefix(prefix)
+    found = gpus().get(wanted)
+    if found is not None:
+        return found
+    near = (
+        difflib.get_close_matches(wanted, gpus(), n=3, cutoff=0.4)
+        or [known for known in gpus() if wanted and wanted in known][:3]
+    )
+    hint = f" Nearest: {', '.join(near)}." if near else ""
+    raise InputError(
+        f"There is no GPU {name!r} in the catalog.{hint} `brim gpus` lists all; --memory 23.7GiB describes any other."
+    )
+
+
+def _from_row(row: dict[str, str]) -> Gpu:
+    major, minor = row["capability"].split(".")
+    return Gpu(
+        name=row["name"],
+        title=row["title"],
+        architecture=row["architecture"],
+        memory_bytes=int(float(row["memory_gib"]) * _GIB),
+        capability=(int(major), int(minor)),
+        bandwidth_bytes_per_second=float(row["bandwidth_gb_per_second"]) * 1e9,
+        fp32_flops=float(row["fp32_tflops"]) * 1e12,
+        fp16_flops=float(row["fp16_tflops"]) * 1e12 if row["fp16_tflops"] else None,
+    )

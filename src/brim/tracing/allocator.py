@@ -1,0 +1,215 @@
+"""CUDA's caching allocator, replayed over a trace: which memory is taken from the driver, reused, split and merged.
+
+The rules are those of c10/cuda/CUDACachingAllocator.cpp for one stream; every constant below is named there.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+MIB = 2**20
+# kMinBlockSize: every request is rounded up to a multiple of it.
+ROUND_BYTES = 512
+# kSmallSize: the largest request that comes from the small pool.
+SMALL_BYTES = MIB
+# kSmallBuffer: what the small pool takes from the driver at a time.
+SMALL_SEGMENT_BYTES = 2 * MIB
+# kLargeBuffer: what the large pool takes for requests below kMinLargeAlloc.
+LARGE_SEGMENT_BYTES = 20 * MIB
+# kMinLargeAlloc: from here on a request has a segment of its own.
+OWN_SEGMENT_BYTES = 10 * MIB
+# kRoundLarge: such segments are rounded up to a multiple of it.
+ROUND_LARGE_BYTES = 2 * MIB
+
+
+class AllocatorFullError(Exception):
+    """A request that the device cannot satisfy even after all cached memory was given back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocatorPeaks:
+    """The most memory that a replay held at once.
+
+    Attributes:
+        allocated_bytes: In blocks that belong to tensors, with what could not be split off.
+        reserved_bytes: Taken from the driver.
+        num_releases: How often cached memory had to be given back to satisfy a request.
+    """
+
+    allocated_bytes: int
+    reserved_bytes: int
+    num_releases: int
+
+
+@dataclass(slots=True, eq=False)
+class _Block:
+    """A piece of a segment, in a chain with its neighbours."""
+
+    address: int
+    num_bytes: int
+    pool: _Pool
+    is_free: bool = True
+    before: _Block | None = None
+    after: _Block | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Pool:
+    """Free blocks by size, then address; best fit is the first that is large enough."""
+
+    is_small: bool
+    free: list[tuple[int, int]] = field(default_factory=list)
+    blocks: dict[int, _Block] = field(default_factory=dict)
+    tail: _Block | None = None  # the last block of an expandable segment
+
+    def add(self, block: _Block) -> None:
+        insort(self.free, (block.num_bytes, block.address))
+        self.blocks[block.address] = block
+
+    def remove(self, block: _Block) -> None:
+        del self.free[bisect_left(self.free, (block.num_bytes, block.address))]
+        del self.blocks[block.address]
+
+    def best_fit(self, num_bytes: int) -> _Block | None:
+        index = bisect_left(self.free, (num_bytes, 0))
+        return self.blocks[self.free[index][1]] if index < len(self.free) else None
+
+
+class CachingAllocator:
+    """Answers requests as CUDA's allocator would.
+
+    Args:
+        capacity_bytes: What the driver can give in all; None for no end.
+        expandable: Whether `expandable_segments:True` is set.
+    """
+
+    def __init__(self, *, capacity_bytes: int | None = None, expandable: bool = False) -> None:
+        self._capacity_bytes = capacity_bytes
+        self._expandable = expandable
+        self._small, self._large = _Pool(is_small=True), _Pool(is_small=False)
+        self._next_address = 0
+        self.allocated_bytes = self.reserved_bytes = 0
+        self.peak_allocated_bytes = self.peak_reserved_bytes = 0
+        self.num_releases = 0
+
+    def allocate(self, num_bytes: int) -> _Block:
+        """Return a block of at least `num_bytes`."""
+        size = -(-num_bytes // ROUND_BYTES) * ROUND_BYTES
+        pool = self._small if size <= SMALL_BYTES else self._large
+        block = pool.best_fit(size)
+        if block is None:
+            block = self._grow(pool, size) if self._expandable else self._new_segment(pool, size)
+        pool.remove(block)
+        block.is_free = False
+        rest = block.num_bytes - size
+        if rest >= ROUND_BYTES if pool.is_small or self._expandable else rest > SMALL_BYTES:
+            self._split(block, size)
+        self.allocated_bytes += block.num_bytes
+        self.peak_allocated_bytes = max(self.peak_allocated_bytes, self.allocated_bytes)
+        return block
+
+    def free(self, block: _Block) -> None:
+        """Give a block back to its pool and merge it with free neighbours."""
+        self.allocated_bytes -= block.num_bytes
+        block.is_free = True
+        pool = block.pool
+        for other in (block.before, block.after):
+            if other is not None and other.is_free:
+                pool.remove(other)
+                block = self._merge(block, other)
+        pool.add(block)
+
+    def _split(self, block: _Block, size: int) -> None:
+        rest = _Block(block.address + size, block.num_bytes - size, block.pool, before=block, after=block.after)
+        if rest.after is not None:
+            rest.after.before = rest
+        if block.pool.tail is block:
+            block.pool.tail = rest
+        block.after, block.num_bytes = rest, size
+        block.pool.add(rest)
+
+    def _merge(self, block: _Block, other: _Block) -> _Block:
+        first, second = (other, block) if other.address < block.address else (block, other)
+        first.num_bytes += second.num_bytes
+        first.after = second.after
+        if second.after is not None:
+            second.after.before = first
+        if first.pool.tail is second:
+            first.pool.tail = first
+        return first
+
+    def _new_segment(self, pool: _Pool, size: int) -> _Block:
+        if pool.is_small:
+            segment_bytes = SMALL_SEGMENT_BYTES
+        elif size < OWN_SEGMENT_BYTES:
+            segment_bytes = LARGE_SEGMENT_BYTES
+        else:
+            segment_bytes = -(-size // ROUND_LARGE_BYTES) * ROUND_LARGE_BYTES
+        self._reserve(segment_bytes)
+        block = _Block(self._next_address, segment_bytes, pool)
+        self._next_address += segment_bytes
+        pool.add(block)
+        return block
+
+    def _grow(self, pool: _Pool, size: int) -> _Block:
+        """Map as many more pages as it takes at the end of the pool's one segment."""
+        page_bytes = SMALL_SEGMENT_BYTES if pool.is_small else LARGE_SEGMENT_BYTES
+        tail = pool.tail
+        free_bytes = tail.num_bytes if tail is not None and tail.is_free else 0
+        more_bytes = -(-(size - free_bytes) // page_bytes) * page_bytes
+        self._reserve(more_bytes)
+        if tail is not None and tail.is_free:
+            pool.remove(tail)
+            tail.num_bytes += more_bytes
+            block = tail
+        else:
+            address = tail.address + tail.num_bytes if tail is not None else (0 if pool.is_small else 2**60)
+            block = _Block(address, more_bytes, pool, before=tail)
+            if tail is not None:
+                tail.after = block
+        pool.tail = block
+        pool.add(block)
+        return block
+
+    def _reserve(self, num_bytes: int) -> None:
+        if self._capacity_bytes is not None and self.reserved_bytes + num_bytes > self._capacity_bytes:
+            self._release()
+            if self.reserved_bytes + num_bytes > self._capacity_bytes:
+                raise AllocatorFullError(num_bytes)
+        self.reserved_bytes += num_bytes
+        self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
+
+    def _release(self) -> None:
+        """Give every wholly free segment back to the driver."""
+        self.num_releases += 1
+        for pool in (self._small, self._large):
+            for block in list(pool.blocks.values()):
+                if block.before is None and block.after is None:
+                    pool.remove(block)
+                    self.reserved_bytes -= block.num_bytes
+                    if pool.tail is block:
+                        pool.tail = None
+
+
+def replay(
+    events: Sequence[tuple[int, int]], *, capacity_bytes: int | None = None, expandable: bool = False
+) -> AllocatorPeaks:
+    """Replay births (number, bytes) and deaths (number, 0) of storages; raise `AllocatorFullError` where it ends.
+
+    >>> replay([(0, 3 * MIB), (1, 600), (0, 0), (2, 2 * MIB)])
+    AllocatorPeaks(allocated_bytes=3146752, reserved_bytes=23068672, num_releases=0)
+    """
+    allocator = CachingAllocator(capacity_bytes=capacity_bytes, expandable=expandable)
+    held: dict[int, _Block] = {}
+    for number, num_bytes in events:
+        if num_bytes:
+            held[number] = allocator.allocate(num_bytes)
+        elif number in held:
+            allocator.free(held.pop(number))
+    return AllocatorPeaks(
+        allocated_bytes=allocator.peak_allocated_bytes,
+        reserved_bytes=allocator.peak_reserved_bytes,
+        num_releases=allocator.num_releases,
+    )

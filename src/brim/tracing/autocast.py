@@ -1,0 +1,159 @@
+"""CUDA's autocast policy, imposed on tensors that live on the CPU.
+
+Which operations run in low precision, which in float32 and which in the widest type of their inputs differs between
+the two devices, and with it the memory of every activation. The lists are those of torch's
+aten/src/ATen/autocast_mode.h; the cache of casted weights is torch's own and needs no help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.utils._pytree import tree_map
+
+_LOWER_PRECISION = ("addmv", "addr", "mv", "prelu", "einsum", "chain_matmul", "linalg_multi_dot")
+_FLOAT32_NAMES = """
+acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow softplus
+layer_norm native_layer_norm group_norm frobenius_norm nuclear_norm norm renorm dist pdist cdist logsumexp
+cosine_similarity poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d nll_loss_nd hinge_embedding_loss kl_div
+l1_loss smooth_l1_loss huber_loss mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss
+triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits
+upsample_nearest1d _upsample_nearest_exact1d upsample_nearest2d _upsample_nearest_exact2d upsample_nearest3d
+_upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d
+upsample_bicubic2d _upsample_bicubic2d_aa
+"""
+_FLOAT32 = tuple(_FLOAT32_NAMES.split())
+# These take the type of their result as an argument, so that no casted copy of the input is made.
+_FLOAT32_RESULT = ("prod", "softmax.int", "log_softmax.int", "cumprod", "cumsum", "linalg_vector_norm", "sum")
+_WIDEST = (
+    "addcdiv",
+    "addcmul",
+    "atan2",
+    "bilinear",
+    "cross",
+    "dot",
+    "vdot",
+    "grid_sampler",
+    "index_put",
+    "scatter_add",
+)
+_KEY = "AutocastCPU"
+
+
+@contextmanager
+def cuda_autocast_policy() -> Iterator[None]:
+    """Make `torch.autocast` on the CPU do what it does on CUDA, and `torch.autocast("cuda")` be that."""
+    library = torch.library.Library("aten", "IMPL")
+    autocast = torch.amp.autocast_mode.autocast
+    try:
+        _register(library)
+        with mock.patch.object(autocast, "__init__", _on_cpu(autocast.__init__)):
+            yield
+    finally:
+        library._destroy()
+
+
+def _on_cpu(original: Callable[..., None]) -> Callable[..., None]:
+    def init(
+        self: Any,
+        device_type: str,
+        dtype: torch.dtype | None = None,
+        enabled: bool = True,
+        cache_enabled: bool | None = None,
+    ) -> None:
+        if device_type == "cuda" and dtype is None:
+            dtype = torch.get_autocast_dtype("cuda")
+        original(self, "cpu" if device_type == "cuda" else device_type, dtype, enabled, cache_enabled)
+
+    return init
+
+
+def _register(library: Any) -> None:
+    for names, make in (
+        (_LOWER_PRECISION, _in_low_precision),
+        (_FLOAT32, _in_float32),
+        (_FLOAT32_RESULT, _with_float32_result),
+        (_WIDEST, _in_the_widest),
+    ):
+        for name in names:
+            for overload in _overloads(name):
+                if _can_replace(overload):
+                    library.impl(overload, make(overload), _KEY, allow_override=True)
+
+
+def _overloads(name: str) -> list[Any]:
+    base, _, only = name.partition(".")
+    packet = getattr(torch.ops.aten, base, None)
+    if packet is None:
+        return []
+    return [getattr(packet, overload) for overload in packet.overloads() if only in ("", overload)]
+
+
+def _can_replace(overload: Any) -> bool:
+    """Leave out variants that write into an argument or take names: autocast leaves them alone too."""
+    schema = overload._schema
+    return not schema.is_mutable and not any("Dimname" in str(argument.type) for argument in schema.arguments)
+
+
+def _without_autocast(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)):
+        return function(*args, **kwargs)
+
+
+def _cast(dtype: torch.dtype) -> Callable[[Any], Any]:
+    def cast(value: Any) -> Any:
+        is_castable = isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype != torch.float64
+        return value.to(dtype) if is_castable and value.dtype != dtype else value
+
+    return cast
+
+
+def _in_low_precision(overload: Any) -> Callable[..., Any]:
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        cast = _cast(torch.get_autocast_dtype("cpu"))
+        return _without_autocast(lambda: overload(*tree_map(cast, args), **tree_map(cast, kwargs)))
+
+    return kernel
+
+
+def _in_float32(overload: Any) -> Callable[..., Any]:
+    cast = _cast(torch.float32)
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        return _without_autocast(lambda: overload(*tree_map(cast, args), **tree_map(cast, kwargs)))
+
+    return kernel
+
+
+def _with_float32_result(overload: Any) -> Callable[..., Any]:
+    takes_dtype = any(argument.name == "dtype" for argument in overload._schema.arguments)
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        low = isinstance(args[0], torch.Tensor) and args[0].dtype in (torch.float16, torch.bfloat16)
+        positions = [argument.name for argument in overload._schema.arguments]
+        given = "dtype" in kwargs or (takes_dtype and len(args) > positions.index("dtype"))
+        if low and takes_dtype and not given:
+            kwargs = {**kwargs, "dtype": torch.float32}
+        return _without_autocast(lambda: overload(*args, **kwargs))
+
+    return kernel
+
+
+def _in_the_widest(overload: Any) -> Callable[..., Any]:
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        has_float32 = False
+
+        def look(value: Any) -> Any:
+            nonlocal has_float32
+            has_float32 |= isinstance(value, torch.Tensor) and value.dtype == torch.float32
+            return value
+
+        tree_map(look, (args, kwargs))
+        cast = _cast(torch.float32 if has_float32 else torch.get_autocast_dtype("cpu"))
+        return _without_autocast(lambda: overload(*tree_map(cast, args), **tree_map(cast, kwargs)))
+
+    return kernel

@@ -1,0 +1,54 @@
+"""The line between two traces: every storage's size at any microbatch, exact where sizes grow evenly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from brim.tracing.record import Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordLine:
+    """Two records of the same workload whose storages correspond one to one.
+
+    Attributes:
+        low: The smaller microbatch.
+        at_low: Its record.
+        bytes_per_sample: By how much each storage grows with one sample more.
+    """
+
+    low: int
+    at_low: Record
+    bytes_per_sample: tuple[int, ...]
+
+    def at(self, microbatch: int) -> Record:
+        """Return the record of a microbatch that was not traced."""
+        more = microbatch - self.low
+        sizes = [
+            storage.num_bytes + more * growth
+            for storage, growth in zip(self.at_low.storages, self.bytes_per_sample, strict=True)
+        ]
+        return Record(
+            storages=tuple(
+                replace(storage, num_bytes=size) for storage, size in zip(self.at_low.storages, sizes, strict=True)
+            ),
+            events=tuple((number, sizes[number] if num_bytes else 0) for number, num_bytes in self.at_low.events),
+        )
+
+
+def line_through(low: int, at_low: Record, high: int, at_high: Record) -> RecordLine | None:
+    """Return the line through two records; None where they do not correspond or do not grow by whole samples."""
+    if len(at_low.storages) != len(at_high.storages) or _lifetimes(at_low) != _lifetimes(at_high):
+        return None
+    growth = []
+    for small, large in zip(at_low.storages, at_high.storages, strict=True):
+        more, rest = divmod(large.num_bytes - small.num_bytes, high - low)
+        # A size that grows in steps, or shrinks below nothing, lies on no line.
+        if rest or small.num_bytes - more * low < 0:
+            return None
+        growth.append(more)
+    return RecordLine(low=low, at_low=at_low, bytes_per_sample=tuple(growth))
+
+
+def _lifetimes(record: Record) -> list[tuple[int, bool]]:
+    return [(number, num_bytes > 0) for number, num_bytes in record.events]

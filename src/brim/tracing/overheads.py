@@ -1,0 +1,33 @@
+"""Memory on a GPU that is no tensor of the workload's: the driver's context and the libraries' workspaces."""
+
+from __future__ import annotations
+
+from brim.devices.catalog import Gpu
+
+_MIB = 2**20
+# What a process holds before its first tensor, with kernels loaded when they are first used (CUDA 11.7 and newer):
+# 300 to 500 MiB, more on newer and larger chips. Source: NVML "used" of an idle torch process in public reports.
+CONTEXT_BYTES = {6: 300 * _MIB, 7: 330 * _MIB, 8: 400 * _MIB, 9: 500 * _MIB, 10: 550 * _MIB, 12: 450 * _MIB}
+# The same on ROCm.
+ROCM_CONTEXT_BYTES = 350 * _MIB
+# By how much that may be off, in either direction.
+CONTEXT_DOUBT_BYTES = 150 * _MIB
+# cuBLAS's workspace for each handle and stream: `:4096:2:16:8`, and 32 MiB from compute capability 9 on.
+# Source: torch's aten/src/ATen/cuda/CublasHandlePool.cpp.
+CUBLAS_BYTES = 8_519_680
+CUBLAS_HOPPER_BYTES = 32 * _MIB
+_HOPPER = (9, 0)
+
+
+def context_bytes(gpu: Gpu) -> int:
+    """Return what the driver keeps for a process on this GPU."""
+    if gpu.is_amd:
+        return ROCM_CONTEXT_BYTES
+    major = gpu.capability[0]
+    return CONTEXT_BYTES[max((known for known in CONTEXT_BYTES if known <= major), default=min(CONTEXT_BYTES))]
+
+
+def cublas_bytes(gpu: Gpu, *, trains: bool) -> tuple[int, ...]:
+    """Return the workspaces of cuBLAS: autograd runs the backward pass in a thread, and with a handle, of its own."""
+    size = CUBLAS_HOPPER_BYTES if gpu.capability >= _HOPPER else CUBLAS_BYTES
+    return (size, size) if trains else (size,)

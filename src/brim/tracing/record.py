@@ -1,0 +1,132 @@
+"""What a ledger holds in the end: storages with their phase, their module and their lifetime.
+
+The values are plain, so that what follows from them (kinds of memory, the allocator's replay, the line between two
+traces) is decided without torch.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from enum import Enum
+
+
+class Phase(Enum):
+    """When a storage was made."""
+
+    BUILD = "build"
+    BATCH = "batch"
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
+
+
+# Kinds of memory, in the order in which they are shown.
+KINDS = ("parameters", "gradients", "optimizer", "activations", "inputs", "temporary")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Storage:
+    """One storage: how large, when and where it was made, and what it turned out to be for."""
+
+    num_bytes: int
+    phase: Phase
+    module: str
+    kind: str | None = None
+
+    def marked(self, kind: str, module: str) -> Storage:
+        """Return the same storage with its kind and its owner; the first mark stays."""
+        return self if self.kind is not None else replace(self, kind=kind, module=module)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """Every storage, and every birth (number, bytes) and death (number, 0) in order."""
+
+    storages: tuple[Storage, ...]
+    events: tuple[tuple[int, int], ...]
+
+    def peak(self) -> tuple[int, int]:
+        """Return the most live bytes and the index of the event after which they were live."""
+        live = most = at = 0
+        for index, (number, num_bytes) in enumerate(self.events):
+            live += num_bytes or -self.storages[number].num_bytes
+            if live > most:
+                most, at = live, index
+        return most, at
+
+    def kinds(self) -> tuple[str, ...]:
+        """Return the kind of every storage.
+
+        What was marked keeps its mark. What the optimizer made and kept is its state. What the forward pass made and
+        the backward pass or the end of the step saw is an activation; what was gone before is temporary.
+        """
+        deaths = {number: index for index, (number, num_bytes) in enumerate(self.events) if not num_bytes}
+        births: dict[int, int] = {}
+        backward_starts: list[int] = []
+        in_backward = False
+        for index, (number, num_bytes) in enumerate(self.events):
+            if not num_bytes and number in births:
+                continue
+            births.setdefault(number, index)
+            is_backward = self.storages[number].phase is Phase.BACKWARD
+            if is_backward and not in_backward:
+                backward_starts.append(index)
+            in_backward = is_backward
+        return tuple(
+            _kind(storage, births.get(number, 0), deaths.get(number), backward_starts)
+            for number, storage in enumerate(self.storages)
+        )
+
+    def live_at(self, index: int) -> list[int]:
+        """Return the numbers of the storages that are live after an event."""
+        live: dict[int, None] = {}
+        for number, num_bytes in self.events[: index + 1]:
+            if num_bytes:
+                live[number] = None
+            else:
+                live.pop(number, None)
+        return list(live)
+
+    def breakdown(self) -> dict[str, int]:
+        """Return the bytes of every kind at the peak."""
+        kinds = self.kinds()
+        _, at = self.peak()
+        held = Counter(dict.fromkeys(KINDS, 0))
+        for number in self.live_at(at):
+            held[kinds[number]] += self.storages[number].num_bytes
+        return dict(held)
+
+    def modules(self) -> dict[str, int]:
+        """Return the bytes that every module holds at the peak, most first."""
+        _, at = self.peak()
+        held: Counter[str] = Counter()
+        for number in self.live_at(at):
+            held[self.storages[number].module] += self.storages[number].num_bytes
+        return dict(held.most_common())
+
+    def held_longest(self) -> str:
+        """Return the module whose storages of the forward pass hold most when all steps are done."""
+        held: Counter[str] = Counter()
+        for number in self.live_at(len(self.events)):
+            storage = self.storages[number]
+            if storage.phase in (Phase.FORWARD, Phase.BACKWARD) and storage.kind is None:
+                held[storage.module] += storage.num_bytes
+        return held.most_common(1)[0][0] if held else ""
+
+
+def _kind(storage: Storage, birth: int, death: int | None, backward_starts: list[int]) -> str:
+    if storage.kind is not None:
+        return storage.kind
+    if storage.phase is Phase.BUILD:
+        return "parameters"
+    if storage.phase is Phase.BATCH:
+        return "inputs"
+    if storage.phase is Phase.OPTIMIZER:
+        return "optimizer" if death is None else "temporary"
+    if storage.phase is Phase.FORWARD:
+        if not backward_starts:
+            return "activations"
+        next_backward = next((start for start in backward_starts if start > birth), None)
+        return "activations" if death is None or (next_backward is not None and death > next_backward) else "temporary"
+    return "temporary"

@@ -1,0 +1,57 @@
+import json
+from pathlib import Path
+
+import pytest
+
+SIMPLE = Path(__file__).parents[2] / "workloads" / "simple.py"
+
+
+def test_the_largest_is_told_with_its_bounds_its_memory_and_its_modules(brim_cli):
+    run = brim_cli("predict", f"{SIMPLE}:Train", "--gpu", "rtx-3090", "--cap", "64")
+    assert run.returncode == 0
+    assert "rtx-3090" in run.stdout
+    assert "surely between" in run.stdout
+    assert "holds at the peak" in run.stdout
+
+
+def test_json_is_the_documented_prediction(brim_cli):
+    run = brim_cli("predict", f"{SIMPLE}:Train", "--gpu", "rtx-3090", "--cap", "64", "--json")
+    document = json.loads(run.stdout)
+    assert document["schema"] == "brim.prediction/1"
+    assert document["gpu"]["name"] == "rtx-3090"
+    assert document["largest"] == 64
+    assert document["interval"][0] <= 64 <= document["interval"][1]
+    peak = document["peaks"][0]
+    assert peak["microbatch"] == 1
+    assert peak["allocated_bytes"] <= peak["reserved_bytes"] < peak["device_bytes"]
+    assert set(peak["breakdown"]) == {"parameters", "gradients", "optimizer", "activations", "inputs", "temporary"}
+    assert document["modules"]
+
+
+def test_nothing_fits_is_exit_code_3_with_what_is_missing(brim_cli):
+    run = brim_cli("predict", f"{SIMPLE}:Train", "--memory", "410MiB")
+    assert run.returncode == 3
+    assert "Microbatch 1 lacks" in run.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--gpu", "rtx-3900"], "Nearest: rtx-3090"),
+        ([], "Which GPU?"),
+        (["--gpu", "t4", "--microbatch", "0"], "--microbatch is 0"),
+        (["--gpu", "t4", "--fill", "1.7"], "fill is 1.7"),
+        (["--memory", "12parsecs"], "'12parsecs' is not a memory size"),
+    ],
+)
+def test_bad_input_is_exit_code_2_and_one_clear_message(brim_cli, arguments, message):
+    run = brim_cli("predict", f"{SIMPLE}:Train", *arguments)
+    assert run.returncode == 2
+    assert message in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_the_catalog_is_listed(brim_cli):
+    assert "a100-80gb" in brim_cli("gpus").stdout
+    listed = json.loads(brim_cli("gpus", "--json").stdout)
+    assert {"name", "memory_bytes", "capability"} <= set(listed["gpus"][0])

@@ -1,0 +1,32 @@
+import pytest
+
+from brim.devices.catalog import find_gpu, gpus
+from brim.errors import InputError
+
+GIB = 2**30
+
+
+def test_the_catalog_spans_pascal_to_blackwell_and_amd():
+    architectures = {gpu.architecture for gpu in gpus().values()}
+    assert {"Pascal", "Volta", "Turing", "Ampere", "Ada", "Hopper", "Blackwell", "CDNA 3", "RDNA 3"} <= architectures
+
+
+def test_every_gpu_has_plausible_figures():
+    for gpu in gpus().values():
+        assert 4 * GIB <= gpu.memory_bytes <= 300 * GIB
+        assert 5 <= gpu.capability[0] <= 12
+        assert 100e9 <= gpu.bandwidth_bytes_per_second <= 10e12
+        assert 1e12 <= gpu.fp32_flops <= 300e12
+        assert gpu.fp16_flops is None or gpu.fp16_flops >= gpu.fp32_flops
+
+
+@pytest.mark.parametrize("name", ["rtx-3090", "RTX 3090", "NVIDIA GeForce RTX 3090", "rtx_3090"])
+def test_a_gpu_is_found_however_it_is_written(name):
+    assert find_gpu(name).name == "rtx-3090"
+
+
+def test_an_unknown_gpu_is_refused_with_the_nearest_names():
+    with pytest.raises(InputError, match=r"no GPU 'rtx-3900'.*rtx-3090"):
+        find_gpu("rtx-3900")
+    with pytest.raises(InputError, match="brim gpus"):
+        find_gpu("")

@@ -1,0 +1,105 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brim.tracing.allocator import MIB, AllocatorFullError, CachingAllocator, replay
+
+
+@pytest.mark.parametrize(
+    ("asked", "allocated", "reserved"),
+    [
+        (1, 512, 2 * MIB),
+        (513, 1024, 2 * MIB),
+        (MIB, MIB, 2 * MIB),
+        (MIB + 1, MIB + 512, 20 * MIB),
+        (10 * MIB - 512, 10 * MIB - 512, 20 * MIB),
+        # From 10 MiB on a segment of its own; the rest is too small to split off and counts as allocated.
+        (10 * MIB, 10 * MIB, 10 * MIB),
+        (11 * MIB, 12 * MIB, 12 * MIB),
+        (11 * MIB + 512, 12 * MIB, 12 * MIB),
+    ],
+)
+def test_a_request_is_rounded_and_comes_from_its_pool(asked, allocated, reserved):
+    peaks = replay([(0, asked)])
+    assert (peaks.allocated_bytes, peaks.reserved_bytes) == (allocated, reserved)
+
+
+def test_small_requests_share_a_segment():
+    assert replay([(number, 1000) for number in range(2048)]).reserved_bytes == 2 * MIB
+    assert replay([(number, 1000) for number in range(2049)]).reserved_bytes == 4 * MIB
+
+
+def test_the_smallest_free_block_that_is_large_enough_is_taken():
+    allocator = CachingAllocator()
+    large, small = allocator.allocate(40 * MIB), allocator.allocate(30 * MIB)
+    allocator.free(large)
+    allocator.free(small)
+    assert allocator.allocate(25 * MIB) is small
+
+
+def test_free_neighbours_merge():
+    allocator = CachingAllocator()
+    blocks = [allocator.allocate(5 * MIB) for _ in range(4)]
+    for block in blocks:
+        allocator.free(block)
+    allocator.allocate(20 * MIB)
+    assert allocator.reserved_bytes == 20 * MIB
+
+
+def test_what_is_cached_is_given_back_when_the_device_is_full():
+    events = [(0, 60 * MIB), (0, 0), (1, 80 * MIB)]
+    peaks = replay(events, capacity_bytes=100 * MIB)
+    assert peaks.num_releases == 1
+    assert peaks.reserved_bytes == 80 * MIB
+    assert replay(events).reserved_bytes == 140 * MIB
+
+
+def test_a_segment_with_one_live_block_cannot_be_given_back():
+    events = [(0, 5 * MIB), (1, 5 * MIB), (0, 0), (2, 90 * MIB)]
+    with pytest.raises(AllocatorFullError):
+        replay(events, capacity_bytes=100 * MIB)
+
+
+def test_expandable_segments_grow_instead_of_leaving_holes():
+    events = [(0, 30 * MIB), (0, 0), (1, 50 * MIB), (1, 0), (2, 70 * MIB)]
+    assert replay(events).reserved_bytes == 150 * MIB
+    assert replay(events, expandable=True).reserved_bytes == 80 * MIB
+
+
+LIVES = st.lists(st.tuples(st.integers(1, 64 * MIB), st.integers(0, 20)), min_size=1, max_size=60)
+
+
+@given(lives=LIVES, expandable=st.booleans())
+def test_nothing_is_lost(lives, expandable):
+    allocator = CachingAllocator(expandable=expandable)
+    held, live_bytes, most_live = [], 0, 0
+    for num_bytes, num_freed in lives:
+        held.append((allocator.allocate(num_bytes), num_bytes))
+        live_bytes += num_bytes
+        most_live = max(most_live, live_bytes)
+        assert allocator.allocated_bytes <= allocator.reserved_bytes
+        assert allocator.allocated_bytes >= live_bytes
+        for _ in range(min(num_freed, len(held) - 1)):
+            block, size = held.pop(0)
+            allocator.free(block)
+            live_bytes -= size
+    for block, _ in held:
+        allocator.free(block)
+    assert allocator.allocated_bytes == 0
+    assert allocator.peak_allocated_bytes >= most_live
+    blocks = sorted((block.address, block.num_bytes) for block, _ in held)
+    assert blocks == sorted(set(blocks))
+
+
+@given(lives=LIVES, capacity=st.integers(64 * MIB, 1024 * MIB), expandable=st.booleans())
+def test_the_capacity_is_never_passed(lives, capacity, expandable):
+    allocator = CachingAllocator(capacity_bytes=capacity, expandable=expandable)
+    held = []
+    for num_bytes, num_freed in lives:
+        try:
+            held.append(allocator.allocate(num_bytes))
+        except AllocatorFullError:
+            break
+        for _ in range(min(num_freed, len(held))):
+            allocator.free(held.pop(0))
+    assert allocator.peak_reserved_bytes <= capacity

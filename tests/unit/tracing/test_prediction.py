@@ -1,0 +1,262 @@
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import brim
+from brim.cases import Case
+from brim.devices.catalog import Gpu
+from brim.errors import InputError, TraceError
+from brim.tracing import predict, trace
+from brim.tracing.allocator import AllocatorFullError, replay
+from brim.tracing.line import line_through
+from brim.tracing.overheads import context_bytes
+
+GIB = 2**30
+SMALL = Gpu(name="small", memory_bytes=2 * GIB, capability=(8, 6))
+
+
+class Mlp(brim.Workload):
+    def build(self):
+        self.model = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 256)).to(self.device)
+        self.optimizer = torch.optim.AdamW(self.model.parameters())
+
+    def batch(self, size):
+        return torch.randn(size, 256, device=self.device)
+
+    def step(self, batch):
+        self.model(batch).square().mean().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+class Contrastive(Mlp):
+    """The similarity of every pair grows with the square of the batch."""
+
+    def step(self, batch):
+        out = self.model(batch)
+        (out @ out.T).softmax(-1).square().mean().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+class IgnoresSize(Mlp):
+    def batch(self, size):
+        return torch.randn(16, 256, device=self.device)
+
+
+class Leaks(Mlp):
+    def build(self):
+        super().build()
+        self.losses = []
+
+    def step(self, batch):
+        out = self.model(batch)
+        self.losses.append(out)
+        super().step(batch)
+
+
+class AsksInBuild(Mlp):
+    """Builds only for real, and ties two weights."""
+
+    def build(self):
+        super().build()
+        self.model[2].weight = nn.Parameter(self.model[0].weight.T.contiguous())
+        self.first = nn.Linear(256, 256, bias=False).to(self.device)
+        self.second = nn.Linear(256, 256, bias=False).to(self.device)
+        self.second.weight = self.first.weight
+        if self.model[0].weight.sum().item() > 1e9:
+            raise AssertionError
+        self.optimizer = torch.optim.AdamW([*self.model.parameters(), *self.first.parameters()])
+
+    def step(self, batch):
+        self.second(self.first(batch)).sum().backward()
+        super().step(batch)
+
+
+class Attention(brim.Workload):
+    kind = "eval"
+
+    def build(self):
+        self.dtype = torch.float16 if self.case.get("half") else torch.float32
+
+    def batch(self, size):
+        return torch.randn(size, 4, self.case["length"], 64, device=self.device, dtype=self.dtype)
+
+    def step(self, batch):
+        F.scaled_dot_product_attention(batch, batch, batch)
+
+
+def test_every_kind_of_memory_is_told_apart():
+    num_bytes = 4 * (256 * 1024 + 1024 + 1024 * 256 + 256)
+    held = predict(Mlp, gpu="rtx-3090").breakdown(64)
+    assert held["parameters"] == num_bytes
+    assert held["inputs"] == 64 * 256 * 4
+    # Adam's two moments, and a step counter for each of the four parameters.
+    assert held["optimizer"] == 2 * num_bytes + 4 * 4
+    assert sum(held.values()) == trace(Mlp, Case(), 64, capability=(8, 6)).peak_bytes
+
+
+def test_the_largest_fits_and_one_more_does_not():
+    prediction = predict(Mlp, gpu=SMALL)
+    assert prediction.is_exact
+    capacity_bytes = SMALL.memory_bytes - context_bytes(SMALL)
+
+    def fits(size):
+        events = trace(Mlp, Case(), size, capability=(8, 6)).record.events
+        try:
+            return replay([(-1, 8_519_680), (-2, 8_519_680), *events], capacity_bytes=capacity_bytes)
+        except AllocatorFullError:
+            return None
+
+    assert fits(prediction.largest)
+    assert not fits(prediction.largest + 1)
+    low, high = prediction.interval
+    assert low <= prediction.largest <= high
+
+
+def test_memory_that_is_no_line_is_searched_by_traces():
+    prediction = predict(Contrastive, gpu=SMALL)
+    assert not prediction.is_exact
+    assert prediction.fits(prediction.largest)
+    assert not prediction.fits(prediction.largest + 1)
+
+
+def test_the_line_between_two_traces_is_the_third_trace():
+    records = {size: trace(Mlp, Case(), size, capability=(8, 6)).record for size in (4, 6, 777)}
+    line = line_through(4, records[4], 6, records[6])
+    assert line.at(777) == records[777]
+
+
+def test_peaks_grow_from_allocated_to_reserved_to_the_device():
+    peak = predict(Mlp, gpu="a100-80gb").peak(64)
+    assert peak.allocated_bytes <= peak.reserved_bytes < peak.device_bytes
+
+
+def test_a_cap_ends_the_search():
+    assert predict(Mlp, gpu="h100-sxm", cap=100).largest == 100
+
+
+def test_nothing_fits_and_what_would_help():
+    tiny = Gpu(name="tiny", memory_bytes=context_bytes(SMALL) + 10 * 2**20)
+    prediction = predict(Mlp, gpu=tiny)
+    assert prediction.largest == 0
+    assert prediction.missing_bytes() > 0
+    assert prediction.remedy()
+
+
+def test_a_batch_that_ignores_its_size_is_refused():
+    with pytest.raises(TraceError, match="does not grow with the microbatch"):
+        predict(IgnoresSize, gpu="rtx-3090")
+
+
+def test_a_step_that_keeps_growing_is_refused_with_its_module():
+    with pytest.raises(TraceError, match=r"Every step holds .* more .* made in 1"):
+        predict(Leaks, gpu="rtx-3090")
+
+
+def test_a_model_that_builds_only_for_real_is_faked_afterwards_with_its_ties():
+    held = predict(AsksInBuild, gpu="rtx-3090").breakdown(8)
+    assert held["parameters"] == 4 * (256 * 1024 + 1024 + 1024 * 256 + 256 + 256 * 256)
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_attention_does_not_keep_its_scores_on_cuda(half):
+    short, long = (
+        trace(Attention, Case({"length": length, "half": half}), 4, capability=(8, 6)).peak_bytes
+        for length in (1024, 4096)
+    )
+    assert long == pytest.approx(4 * short, rel=0.05)
+
+
+class EncoderLayer(Attention):
+    def build(self):
+        self.model = nn.TransformerEncoderLayer(64, 4, batch_first=True, dropout=0.0).to(self.device).train()
+
+    def batch(self, size):
+        return torch.randn(size, self.case["length"], 64, device=self.device)
+
+    def step(self, batch):
+        self.model(batch)
+
+
+def test_attention_inside_torchs_own_modules_does_not_keep_its_scores_either():
+    short, long = (
+        trace(EncoderLayer, Case({"length": length}), 4, capability=(8, 6)).peak_bytes for length in (1024, 4096)
+    )
+    assert long == pytest.approx(4 * short, rel=0.15)
+
+
+def test_a_question_about_values_names_its_line():
+    class Asks(Mlp):
+        def step(self, batch):
+            if batch.sum() > 0:
+                super().step(batch)
+
+    with pytest.raises(TraceError, match=r"test_prediction.py:\d+ \(if batch.sum\(\) > 0:\) asks for a tensor's value"):
+        predict(Asks, gpu="rtx-3090")
+
+
+def test_an_operator_without_a_fake_implementation_is_named():
+    with torch.library._scoped_library("brimtest", "DEF") as library:
+        library.define("opaque(Tensor x) -> Tensor")
+        library.impl("opaque", lambda x: x.clone(), "CPU")
+
+        class Opaque(Mlp):
+            def step(self, batch):
+                torch.ops.brimtest.opaque(batch)
+
+        with pytest.raises(TraceError, match=r"no fake implementation.*register_fake\(\"brimtest::opaque\"\)"):
+            predict(Opaque, gpu="rtx-3090")
+
+
+@pytest.mark.parametrize("microbatch", [0, -1, 1.5, True])
+def test_a_microbatch_that_is_none_is_refused(microbatch):
+    with pytest.raises(InputError, match="whole number of at least 1"):
+        predict(Mlp, gpu="rtx-3090").peak(microbatch)
+
+
+def dtypes_under_autocast():
+    seen = {}
+
+    class Casts(Mlp):
+        def step(self, batch):
+            with torch.autocast("cuda", dtype=torch.float16):
+                linear = self.model[0](batch)
+                dtypes = {
+                    "linear": linear.dtype,
+                    "softmax": linear.softmax(-1).dtype,
+                    "layer_norm": F.layer_norm(linear, (1024,)).dtype,
+                    "exp": linear.exp().dtype,
+                    "pow": linear.pow(2).dtype,
+                    "sum": linear.sum().dtype,
+                    "relu": linear.relu().dtype,
+                    "cross_entropy": F.cross_entropy(linear, torch.zeros(len(batch), dtype=torch.long)).dtype,
+                    "matmul": (linear @ linear.T).dtype,
+                }
+            seen.update(dtypes)
+            super().step(batch)
+
+    trace(Casts, Case(), 4, capability=(8, 6))
+    return seen
+
+
+def test_autocast_casts_what_it_casts_on_cuda():
+    half, full = torch.float16, torch.float32
+    assert dtypes_under_autocast() == {
+        "linear": half,
+        "softmax": full,
+        "layer_norm": full,
+        "exp": full,
+        "pow": full,
+        "sum": full,
+        "relu": half,
+        "cross_entropy": full,
+        "matmul": half,
+    }
+
+
+def test_nothing_of_cudas_ways_is_left_behind():
+    trace(Mlp, Case(), 4, capability=(8, 6))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.ones(2, 2, dtype=torch.bfloat16).softmax(-1).dtype is torch.bfloat16
