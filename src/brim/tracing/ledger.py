@@ -114,7 +114,7 @@ class Ledger(TorchDispatchMode):
         if self._backing is not None:
             self._backing.give_back(address)
 
-    @staticmethod
-    def _hold_for_a_moment(backing: Backing, sizes: Iterable[int]) -> None:
+    def _hold_for_a_moment(self, backing: Backing, sizes: tuple[int, ...]) -> None:
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes + sum(sizes))
         for address in [backing.take(num_bytes) for num_bytes in sizes]:
             backing.give_back(address)
