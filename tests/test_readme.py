@@ -18,9 +18,12 @@ def test_the_readmes_example_finds_both_cases(tmp_path: Path):
 
 
 def test_every_option_of_the_readme_exists():
-    text = subprocess.run(
-        [sys.executable, "-m", "brim", "find", "--help"], capture_output=True, text=True, env={"COLUMNS": "200"}
-    ).stdout
+    text = "".join(
+        subprocess.run(
+            [sys.executable, "-m", "brim", command, "--help"], capture_output=True, text=True, env={"COLUMNS": "200"}
+        ).stdout
+        for command in ("find", "predict")
+    )
     options = set(re.findall(r"(--[a-z][a-z-]+)", README)) - {"--help"}
     assert options
     assert options <= set(re.findall(r"(--[a-z][a-z-]+)", text))
