@@ -106,7 +106,8 @@ class Server:
     def _answer_by_tracer(self, workload_class: type[Workload], request: dict[str, Any]) -> None:
         if self._tracer is None:
             self._tracer = Tracer(
-                _prepare_to_trace, lambda asked, baseline_bytes: self._trace(workload_class, asked, baseline_bytes)
+                _prepare_to_trace,
+                lambda asked, baseline_bytes: self._trace(workload_class, asked, baseline_bytes, backed=True),
             )
         self._emit({"say": "started", "pid": self._tracer.pid})
         exit_code = self._tracer.ask(request)
@@ -118,7 +119,8 @@ class Server:
         from brim.devices import make_meter
 
         if request["do"] == "trace":
-            self._trace(workload_class, request, make_meter(self._device_name).baseline_bytes)
+            # The meter has started torch's threads, after which this process must not fork.
+            self._trace(workload_class, request, make_meter(self._device_name).baseline_bytes, backed=False)
             return
         from brim.probing.sources import imported_sources
         from brim.probing.trial import run_trial
@@ -135,7 +137,9 @@ class Server:
         outcome["sources"] = imported_sources(Path(inspect.getfile(workload_class)))
         self._emit({"say": "probed", **outcome})
 
-    def _trace(self, workload_class: type[Workload], request: dict[str, Any], baseline_bytes: int) -> None:
+    def _trace(
+        self, workload_class: type[Workload], request: dict[str, Any], baseline_bytes: int, *, backed: bool
+    ) -> None:
         from brim.tracing import trace_curve
 
         traced: dict[str, Any] = {"say": "traced", "baseline_bytes": baseline_bytes}
@@ -147,7 +151,7 @@ class Server:
                 limit_bytes=self._limit_bytes,
                 cap=request["cap"],
                 steps=request["steps"],
-                on_cpu=self._device_name == "cpu",
+                backed=backed,
             )
         except TraceError as error:
             self._emit({**traced, "problem": str(error)})

@@ -40,16 +40,16 @@ STEP_DOWN = 16
 
 
 def first_slope(
-    *, on_cpu: bool, goal: int = 0, live: Mapping[int, int] | None = None, grown: Mapping[int, int] | None = None
+    *, backed: bool, goal: int = 0, live: Mapping[int, int] | None = None, grown: Mapping[int, int] | None = None
 ) -> float:
     """Return the slope to start with, from the growth of a process at the size nearest to `goal` where it is known.
 
-    >>> round(first_slope(on_cpu=True, goal=100, live={32: 400, 90: 1000}, grown={32: 900, 90: 1100}), 2)
+    >>> round(first_slope(backed=True, goal=100, live={32: 400, 90: 1000}, grown={32: 900, 90: 1100}), 2)
     1.16
     """
     near = [size for size in grown or {} if goal <= _NEAR * size and size <= _NEAR * goal]
     if not near or live is None or grown is None:
-        return _GROWN_SLOPE if on_cpu else LIVE_SLOPE
+        return _GROWN_SLOPE if backed else LIVE_SLOPE
     nearest = min(near, key=lambda size: abs(size - goal))
     waste = max(1.0, grown[nearest] / max(live[nearest], 1))
     return waste * (KERNELS + HEAP_DOUBT * (waste - 1))

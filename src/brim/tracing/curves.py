@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -56,7 +55,7 @@ def trace_curve(
     limit_bytes: int,
     cap: int,
     steps: int,
-    on_cpu: bool,
+    backed: bool,
 ) -> TracedCurve:
     """Trace as many sizes as it takes to know the memory near a limit.
 
@@ -67,11 +66,11 @@ def trace_curve(
         limit_bytes: The peak that must not be passed.
         cap: The largest microbatch to trace.
         steps: How many steps a probe will run: the CPU's heap still grows after the first.
-        on_cpu: Whether the job will run on the CPU, whose real allocator can then be asked.
+        backed: Whether the job will run on the CPU and this process may fork, so that the real allocator can be asked.
     """
-    curve = TracedCurve(baseline_bytes=baseline_bytes, slope=first_slope(on_cpu=on_cpu))
+    curve = TracedCurve(baseline_bytes=baseline_bytes, slope=first_slope(backed=backed))
     # The process that traces must be as fresh as a probe's, so it is forked from this one, in which nothing ran yet.
-    run = _trace_in_forks if on_cpu and sys.platform == "linux" else _trace_here
+    run = _trace_in_forks if backed else _trace_here
     while len(curve.live) < MOST_POINTS:
         target_bytes = curve.target_bytes(limit_bytes)
         sizes = next_to_trace(curve.live, target_bytes=target_bytes, cap=cap)
@@ -83,7 +82,7 @@ def trace_curve(
                 curve.grown[size] = result["grown_bytes"]
         for _ in range(_SETTLING):
             goal = curve_through(curve.live).size_at(curve.target_bytes(limit_bytes), cap=cap)
-            curve.slope = first_slope(on_cpu=on_cpu, goal=goal, live=curve.live, grown=curve.grown)
+            curve.slope = first_slope(backed=backed, goal=goal, live=curve.live, grown=curve.grown)
     return curve
 
 

@@ -137,6 +137,6 @@ def test_tracing_ends_and_never_repeats_a_size(fixed, slope, target, cap):
 def test_the_first_slope_is_what_the_allocator_made_of_a_size_nearby():
     live, grown = {8: 1000, 96: 12_000}, {8: 64_000, 96: 15_000}
     expected = 1.25 * (KERNELS + 0.25 * HEAP_DOUBT)
-    assert first_slope(on_cpu=True, goal=100, live=live, grown=grown) == pytest.approx(expected)
-    assert first_slope(on_cpu=True, goal=1000, live=live, grown=grown) < 1.25
-    assert first_slope(on_cpu=False, goal=100, live=live, grown={}) == LIVE_SLOPE
+    assert first_slope(backed=True, goal=100, live=live, grown=grown) == pytest.approx(expected)
+    assert first_slope(backed=True, goal=1000, live=live, grown=grown) < 1.25
+    assert first_slope(backed=False, goal=100, live=live, grown={}) == LIVE_SLOPE

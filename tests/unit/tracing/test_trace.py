@@ -118,7 +118,7 @@ def curve_of(workload_class, *, target_bytes, cap=2**20):
     """The curve as a job under a limit of `target_bytes` above its baseline needs it."""
     try:
         curve = trace_curve(
-            workload_class, Case(), baseline_bytes=MIB, limit_bytes=MIB + target_bytes, cap=cap, steps=3, on_cpu=True
+            workload_class, Case(), baseline_bytes=MIB, limit_bytes=MIB + target_bytes, cap=cap, steps=3, backed=True
         )
     except TraceError as error:
         return str(error)
