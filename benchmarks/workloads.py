@@ -7,7 +7,7 @@ Under the limit of `finders.py`, a step at the largest batch takes about half a 
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import nn
 
 from brim import Workload

@@ -7,7 +7,7 @@ caption with a key-value cache. More crops make longer prompts, so every `max_cr
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import nn
 
 from brim.workload import Workload

@@ -1,8 +1,9 @@
 """GPUs that a job can be predicted for without having one.
 
 `gpus.csv` holds them. Memory is what torch reports as `total_memory`, which is less than what is on the box: the
-driver and, with ECC on, the error correction keep a part. Sources: torch's own "total capacity" in public reports of
-out-of-memory errors for memory, the makers' data sheets for the rest (dense rates, without sparsity).
+driver and, with ECC on, the error correction keep a part. It follows torch's own "total capacity" in public reports of
+out-of-memory errors, and differs by some hundredths between drivers; not every card could be checked. The rest follows
+the makers' data sheets (dense rates, without sparsity).
 """
 
 from __future__ import annotations

@@ -37,10 +37,15 @@ class Device:
         return int(self.memory_bytes * self.fill)
 
 
-def resolve(name: str, *, memory: str | int | None, fill: float) -> Device:
-    """Return the device called `name`; `memory` replaces what is free on it now."""
+def check_fill(fill: float) -> None:
+    """Refuse what is no share of a device's memory."""
     if not isinstance(fill, (int, float)) or isinstance(fill, bool) or not 0 < fill <= 1:
         raise InputError(f"fill is {fill!r}. Use a share of the memory above 0 and at most 1, e.g. 0.9.")
+
+
+def resolve(name: str, *, memory: str | int | None, fill: float) -> Device:
+    """Return the device called `name`; `memory` replaces what is free on it now."""
+    check_fill(fill)
     memory_bytes = None if memory is None else parse_bytes(memory)
     if name == "auto":
         name = "cuda:0" if nvml.visible_gpus() else "cpu"

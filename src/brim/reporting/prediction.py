@@ -91,7 +91,7 @@ def answer_table(workload: str, predictions: Sequence[Predicted]) -> Table:
     table.add_column("GPU")
     table.add_column("memory", justify="right")
     table.add_column("largest", justify="right", style="bold")
-    table.add_column("surely between", justify="right")
+    table.add_column("likely between", justify="right")
     for prediction in predictions:
         low, high = prediction.interval
         table.add_row(

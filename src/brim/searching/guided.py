@@ -16,6 +16,8 @@ from brim.searching.known import Known
 
 # The search ends when the peak is within this share of the limit, as far as equal runs agree.
 CLOSE_ENOUGH = 0.01
+# Which share of the noise between equal runs is added to that: all of it would cost three percent of the batch.
+NOISE_ALLOWED = 1 / 3
 # After an OOM that the line did not foresee, the next size lies this share below the one that failed.
 STEP_BACK = 0.04
 # Measured bytes per traced byte before anything was measured, where the real allocator was not asked.
@@ -84,7 +86,7 @@ class Guided:
             return self._step_down(known)
         if low == bounds.largest or (high is not None and high - low <= self._resolution(known, high)):
             return None
-        if dict(known.peaks).get(low, 0) >= (1 - CLOSE_ENOUGH - self.noise / 3) * self.limit_bytes:
+        if dict(known.peaks).get(low, 0) >= (1 - CLOSE_ENOUGH - NOISE_ALLOWED * self.noise) * self.limit_bytes:
             return None
         most = self._reach(known, low, self.limit_bytes, slope=1.0)
         if most < low + bounds.multiple_of:

@@ -22,6 +22,8 @@ LARGE_SEGMENT_BYTES = 20 * MIB
 OWN_SEGMENT_BYTES = 10 * MIB
 # kRoundLarge: such segments are rounded up to a multiple of it.
 ROUND_LARGE_BYTES = 2 * MIB
+# Where the large pool's expandable segment starts: behind all that the small one can grow to, at a page's edge.
+_LARGE_ADDRESS = 2**36 * LARGE_SEGMENT_BYTES
 
 
 class AllocatorFullError(Exception):
@@ -63,6 +65,11 @@ class _Pool:
     free: list[tuple[int, int]] = field(default_factory=list)
     blocks: dict[int, _Block] = field(default_factory=dict)
     tail: _Block | None = None  # the last block of an expandable segment
+
+    @property
+    def page_bytes(self) -> int:
+        """What an expandable segment grows and shrinks by."""
+        return SMALL_SEGMENT_BYTES if self.is_small else LARGE_SEGMENT_BYTES
 
     def add(self, block: _Block) -> None:
         insort(self.free, (block.num_bytes, block.address))
@@ -121,7 +128,7 @@ class CachingAllocator:
                 block = self._merge(block, other)
         pool.add(block)
 
-    def _split(self, block: _Block, size: int) -> None:
+    def _split(self, block: _Block, size: int) -> _Block:
         rest = _Block(block.address + size, block.num_bytes - size, block.pool, before=block, after=block.after)
         if rest.after is not None:
             rest.after.before = rest
@@ -129,6 +136,7 @@ class CachingAllocator:
             block.pool.tail = rest
         block.after, block.num_bytes = rest, size
         block.pool.add(rest)
+        return rest
 
     def _merge(self, block: _Block, other: _Block) -> _Block:
         first, second = (other, block) if other.address < block.address else (block, other)
@@ -155,17 +163,17 @@ class CachingAllocator:
 
     def _grow(self, pool: _Pool, size: int) -> _Block:
         """Map as many more pages as it takes at the end of the pool's one segment."""
-        page_bytes = SMALL_SEGMENT_BYTES if pool.is_small else LARGE_SEGMENT_BYTES
-        tail = pool.tail
-        free_bytes = tail.num_bytes if tail is not None and tail.is_free else 0
-        more_bytes = -(-(size - free_bytes) // page_bytes) * page_bytes
+        if not self._has_room(self._missing_bytes(pool, size)):
+            self._release()  # which may take the free tail away
+        more_bytes = self._missing_bytes(pool, size)
         self._reserve(more_bytes)
+        tail = pool.tail
         if tail is not None and tail.is_free:
             pool.remove(tail)
             tail.num_bytes += more_bytes
             block = tail
         else:
-            address = tail.address + tail.num_bytes if tail is not None else (0 if pool.is_small else 2**60)
+            address = tail.address + tail.num_bytes if tail is not None else (0 if pool.is_small else _LARGE_ADDRESS)
             block = _Block(address, more_bytes, pool, before=tail)
             if tail is not None:
                 tail.after = block
@@ -173,24 +181,49 @@ class CachingAllocator:
         pool.add(block)
         return block
 
+    @staticmethod
+    def _missing_bytes(pool: _Pool, size: int) -> int:
+        free_bytes = pool.tail.num_bytes if pool.tail is not None and pool.tail.is_free else 0
+        return -(-(size - free_bytes) // pool.page_bytes) * pool.page_bytes
+
+    def _has_room(self, num_bytes: int) -> bool:
+        return self._capacity_bytes is None or self.reserved_bytes + num_bytes <= self._capacity_bytes
+
     def _reserve(self, num_bytes: int) -> None:
-        if self._capacity_bytes is not None and self.reserved_bytes + num_bytes > self._capacity_bytes:
+        if not self._has_room(num_bytes):
             self._release()
-            if self.reserved_bytes + num_bytes > self._capacity_bytes:
+            if not self._has_room(num_bytes):
                 raise AllocatorFullError(num_bytes)
         self.reserved_bytes += num_bytes
         self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
 
     def _release(self) -> None:
-        """Give every wholly free segment back to the driver."""
+        """Give back to the driver every wholly free segment, or of an expandable one every wholly free page."""
         self.num_releases += 1
         for pool in (self._small, self._large):
             for block in list(pool.blocks.values()):
-                if block.before is None and block.after is None:
+                if self._expandable:
+                    self._unmap(block)
+                elif block.before is None and block.after is None:
                     pool.remove(block)
                     self.reserved_bytes -= block.num_bytes
-                    if pool.tail is block:
-                        pool.tail = None
+
+    def _unmap(self, block: _Block) -> None:
+        """Turn the whole pages of a free block into a hole, which no request is answered from any more."""
+        pool = block.pool
+        start = -(-block.address // pool.page_bytes) * pool.page_bytes
+        end = (block.address + block.num_bytes) // pool.page_bytes * pool.page_bytes
+        if start >= end:
+            return
+        pool.remove(block)
+        if block.address < start:
+            before, block = block, self._split(block, start - block.address)
+            pool.remove(block)
+            pool.add(before)
+        block.is_free = False
+        if block.num_bytes > end - start:
+            self._split(block, end - start)
+        self.reserved_bytes -= end - start
 
 
 def replay(

@@ -13,7 +13,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
 from brim.tracing.autocast import cuda_autocast_policy

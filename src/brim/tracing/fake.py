@@ -101,7 +101,7 @@ class _KnownValues(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if func not in _FACTORIES or kwargs.get("device") is not None or _num_elements(func, args, kwargs) is None:
+        if func not in _FACTORIES or kwargs.get("device") is not None or not _is_small(func, args, kwargs):
             return func(*args, **kwargs)
         with _disable_current_modes():
             real = func(*args, **kwargs)
@@ -110,26 +110,19 @@ class _KnownValues(TorchFunctionMode):
         return self._mode.fake_tensor_converter.from_real_tensor(self._mode, real, make_constant=True)
 
 
-def _num_elements(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
-    """Return how many elements a factory would make where that is few and plain to see; None otherwise."""
+def _is_small(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether it is plain to see that a factory makes few elements."""
     if any(isinstance(value, torch.Tensor) for value in (*args, *kwargs.values())) or "out" in kwargs:
-        return None
+        return False
     if func is torch.tensor:
-        return 0 if kwargs.get("requires_grad") is None else None
+        return not kwargs.get("requires_grad")
     if func in (torch.arange, torch.linspace, torch.logspace):
-        numbers = [value for value in args if isinstance(value, (int, float))]
-        return 0 if all(abs(number) <= _KNOWN_ELEMENTS for number in numbers) else None
-    size = kwargs.get("size", args)
-    if func is torch.full:
-        size = kwargs.get("size", args[:1])
-    if func is torch.randint:
-        size = kwargs.get("size", args[-1:])
-    while isinstance(size, (tuple, list)) and len(size) == 1 and isinstance(size[0], (tuple, list)):
+        return all(abs(value) <= _KNOWN_ELEMENTS for value in args if isinstance(value, (int, float)))
+    positional = {torch.full: args[:1], torch.randint: args[-1:]}.get(func, args)
+    size = kwargs.get("size", positional)
+    while len(size) == 1 and isinstance(size[0], (tuple, list)):
         size = size[0]
-    if not all(isinstance(length, int) for length in size):
-        return None
-    count = math.prod(size)
-    return count if count <= _KNOWN_ELEMENTS else None
+    return all(isinstance(length, int) for length in size) and math.prod(size) <= _KNOWN_ELEMENTS
 
 
 def _take_data(target: torch.Tensor, source: torch.Tensor) -> None:

@@ -95,15 +95,11 @@ class Ledger(TorchDispatchMode):
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
         weakref.finalize(storage, self._leave, key)
 
-    def number_of(self, tensor: torch.Tensor) -> int | None:
-        """Return the number under which a live tensor's storage was entered."""
-        entry = self._alive.get(tensor.untyped_storage()._cdata)
-        return None if entry is None else entry[0]
-
     def mark(self, tensor: torch.Tensor, kind: str, module: str) -> None:
         """Say what a tensor's storage is for and whose it is."""
-        number = self.number_of(tensor)
-        if number is not None:
+        entry = self._alive.get(tensor.untyped_storage()._cdata)
+        if entry is not None:
+            number = entry[0]
             self._storages[number] = self._storages[number].marked(kind, module)
 
     def _leave(self, key: int) -> None:

@@ -23,17 +23,21 @@ class RecordLine:
 
     def at(self, microbatch: int) -> Record:
         """Return the record of a microbatch that was not traced."""
-        more = microbatch - self.low
-        sizes = [
-            storage.num_bytes + more * growth
-            for storage, growth in zip(self.at_low.storages, self.bytes_per_sample, strict=True)
-        ]
+        sized = zip(self.at_low.storages, self._sizes(microbatch), strict=True)
         return Record(
-            storages=tuple(
-                replace(storage, num_bytes=size) for storage, size in zip(self.at_low.storages, sizes, strict=True)
-            ),
-            events=tuple((number, sizes[number] if num_bytes else 0) for number, num_bytes in self.at_low.events),
+            storages=tuple(replace(storage, num_bytes=size) for storage, size in sized),
+            events=self.events_at(microbatch),
         )
+
+    def events_at(self, microbatch: int) -> tuple[tuple[int, int], ...]:
+        """Return the births and deaths of that record alone."""
+        sizes = self._sizes(microbatch)
+        return tuple((number, sizes[number] if num_bytes else 0) for number, num_bytes in self.at_low.events)
+
+    def _sizes(self, microbatch: int) -> list[int]:
+        more = microbatch - self.low
+        growing = zip(self.at_low.storages, self.bytes_per_sample, strict=True)
+        return [storage.num_bytes + more * growth for storage, growth in growing]
 
 
 def line_through(low: int, at_low: Record, high: int, at_high: Record) -> RecordLine | None:

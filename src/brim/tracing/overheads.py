@@ -6,7 +6,8 @@ from brim.devices.catalog import Gpu
 
 _MIB = 2**20
 # What a process holds before its first tensor, with kernels loaded when they are first used (CUDA 11.7 and newer):
-# 300 to 500 MiB, more on newer and larger chips. Source: NVML "used" of an idle torch process in public reports.
+# 300 to 500 MiB, more on newer and larger chips. Source: nvidia-smi of idle torch processes in public reports
+# (256 MiB on an RTX 3090, 426 MiB on an RTX 6000 Ada); the other generations are interpolated, not measured.
 CONTEXT_BYTES = {6: 300 * _MIB, 7: 330 * _MIB, 8: 400 * _MIB, 9: 500 * _MIB, 10: 550 * _MIB, 12: 450 * _MIB}
 # The same on ROCm.
 ROCM_CONTEXT_BYTES = 350 * _MIB
@@ -29,5 +30,5 @@ def context_bytes(gpu: Gpu) -> int:
 
 def cublas_bytes(gpu: Gpu, *, trains: bool) -> tuple[int, ...]:
     """Return the workspaces of cuBLAS: autograd runs the backward pass in a thread, and with a handle, of its own."""
-    size = CUBLAS_HOPPER_BYTES if gpu.capability >= _HOPPER else CUBLAS_BYTES
+    size = CUBLAS_HOPPER_BYTES if gpu.capability >= _HOPPER and not gpu.is_amd else CUBLAS_BYTES
     return (size, size) if trains else (size,)

@@ -9,7 +9,9 @@ from typing import Any
 
 from brim.cases import Case, CaseValue
 from brim.devices.catalog import Gpu, find_gpu
+from brim.devices.device import check_fill
 from brim.errors import InputError, TraceError
+from brim.searching.bounds import LARGEST_MICROBATCH
 from brim.tracing.allocator import AllocatorFullError, AllocatorPeaks, replay
 from brim.tracing.line import RecordLine, line_through
 from brim.tracing.overheads import CONTEXT_DOUBT_BYTES, context_bytes, cublas_bytes
@@ -24,13 +26,11 @@ SCHEMA = "brim.prediction/1"
 NUM_MODULES = 10
 # The sizes traced first: neither is 1, which code likes to treat apart, and both are cheap.
 _FIRST_SIZES = (4, 6)
-# The largest microbatch that is looked for.
-LARGEST_MICROBATCH = 2**24
 # What is held after one step more than after the last, as a share of the peak, that is no accident; seen this often.
 _LEAK = 0.001
 _LEAK_STEPS = 4
 # By how much the memory of a job may differ from its prediction, as a share: what the libraries take for themselves.
-# Source: benchmarks/prediction.py.
+# An assumption, not yet measured.
 DOUBT = 0.05
 
 
@@ -182,12 +182,18 @@ class Prediction:
             return self._trace(microbatch).record
         return self._line.at(microbatch)
 
+    def _events(self, microbatch: int) -> tuple[tuple[int, int], ...]:
+        """Return what the allocator is asked for, without the rest of a record, which a search does not need."""
+        if microbatch in self._traces or self._line is None:
+            return self._trace(microbatch).record.events
+        return self._line.events_at(microbatch)
+
     def _replay(self, microbatch: int, capacity_bytes: int | None) -> AllocatorPeaks | None:
         key = (microbatch, capacity_bytes)
         if key not in self._reserved:
             workspaces = cublas_bytes(self.gpu, trains=self.kind == "train")
             events = [(-1 - index, size) for index, size in enumerate(workspaces)]
-            events.extend(self._record(microbatch).events)
+            events.extend(self._events(microbatch))
             try:
                 self._reserved[key] = replay(events, capacity_bytes=capacity_bytes)
             except AllocatorFullError:
@@ -222,8 +228,8 @@ class Prediction:
         """Trace the answer itself; where it does not lie on the line, search again by traces alone."""
         if self._line is None or self.largest in (0, *self._traces):
             return
-        expected = self._line.at(self.largest)
-        if self._trace(self.largest).record.events == expected.events:
+        expected = self._line.events_at(self.largest)
+        if self._trace(self.largest).record.events == expected:
             return
         self._line = None
         self._reserved.clear()
@@ -261,8 +267,7 @@ def predict(
         InputError: A value cannot be used.
         TraceError: The workload cannot run on fake tensors.
     """
-    if not 0 < fill <= 1:
-        raise InputError(f"fill is {fill!r}. Use a share of the memory above 0 and at most 1, e.g. 0.9.")
+    check_fill(fill)
     if cap is not None:
         _check_microbatch(cap, "cap")
     loaded = load(workload) if isinstance(workload, str) else check_class(workload, repr(workload))

@@ -38,8 +38,7 @@ def remedy(held: Mapping[str, int], *, missing_bytes: int, cached_bytes: int) ->
     for name, saved_bytes in steps:
         if saved_bytes >= missing_bytes:
             return f"{name} would save about {format_bytes(int(saved_bytes))}"
-    rest = max(1, tensors - missing_bytes - (tensors - state))
-    num_ranks = math.ceil(state / rest)
-    if tensors - state < tensors - missing_bytes:
+    if missing_bytes < state:
+        num_ranks = math.ceil(state / (state - missing_bytes))
         return f"sharding weights, gradients and optimizer over {num_ranks} GPUs would (FSDP)"
     return "nothing short of a larger GPU or a smaller input would"

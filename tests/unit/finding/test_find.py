@@ -155,6 +155,7 @@ def test_what_a_workload_starts_and_forgets_is_ended_with_it():
 def test_a_module_that_starts_threads_gets_a_new_process_for_every_probe():
     finding = find(f"{WORKLOADS}/threads_at_import.py:Train", cap=4)[0]
     assert finding.microbatch == 4
+    assert finding.predicted is not None, "a process that must not fork traces in itself"
     assert finding.confirmed
 
 

@@ -66,6 +66,15 @@ def test_expandable_segments_grow_instead_of_leaving_holes():
     assert replay(events, expandable=True).reserved_bytes == 80 * MIB
 
 
+def test_expandable_segments_give_their_free_pages_back():
+    events = [(0, 40 * MIB), (1, 20 * MIB), (0, 0), (2, 60 * MIB)]
+    with pytest.raises(AllocatorFullError):
+        replay([*events[:2], events[3]], capacity_bytes=100 * MIB, expandable=True)
+    peaks = replay(events, capacity_bytes=100 * MIB, expandable=True)
+    assert peaks.num_releases == 1
+    assert peaks.reserved_bytes == 80 * MIB
+
+
 LIVES = st.lists(st.tuples(st.integers(1, 64 * MIB), st.integers(0, 20)), min_size=1, max_size=60)
 
 
@@ -103,3 +112,6 @@ def test_the_capacity_is_never_passed(lives, capacity, expandable):
         for _ in range(min(num_freed, len(held))):
             allocator.free(held.pop(0))
     assert allocator.peak_reserved_bytes <= capacity
+    for block in held:
+        allocator.free(block)
+    assert allocator.allocated_bytes == 0
