@@ -105,6 +105,8 @@ def _parse_flag(flag: str) -> tuple[str, list[CaseValue]]:
                 f"Case {flag!r} has a key without a value. Use for example --case {key}=2,4,6 or {key}=2..13."
             )
         match = _RANGE.fullmatch(part)
+        if match is None and ".." in part:
+            raise InputError(f"Case range {part!r} is not FIRST..LAST of whole numbers. Write for example {key}=2..13.")
         if match is None:
             values.append(_parse_value(part))
             continue

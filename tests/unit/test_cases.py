@@ -65,3 +65,8 @@ def test_equal_cases_are_equal_whatever_their_order():
 def test_no_case_means_the_default_case():
     assert as_cases(None) == [Case()]
     assert str(Case()) == "default"
+
+
+def test_a_range_of_no_numbers_is_refused():
+    with pytest.raises(InputError, match=r"'2..x' is not FIRST..LAST"):
+        parse_cases(["max_crops=2..x"])

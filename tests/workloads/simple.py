@@ -31,6 +31,17 @@ class Train(brim.Workload):
         self.optimizer.zero_grad()
 
 
+class Normalized(Train):
+    """BatchNorm refuses to train on one sample alone."""
+
+    def build(self):
+        self.model = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64)).to(self.device)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+
+    def batch(self, size):
+        return torch.ones(size, 64, device=self.device)
+
+
 class Evaluate(Train):
     kind = "eval"
 

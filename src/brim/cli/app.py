@@ -50,8 +50,17 @@ def _options(
     pass
 
 
+def _failed(error: BaseException, code: int, *, as_json: bool) -> int:
+    if as_json:
+        from brim.cli.output import print_json_error
+
+        print_json_error(error)
+    return code
+
+
 def main() -> None:
     """Run the command line and exit with the documented code."""
+    as_json = "--json" in sys.argv
     try:
         code = app(standalone_mode=False) or 0
     except BrimError as error:
@@ -60,12 +69,12 @@ def main() -> None:
         from brim.cli.output import print_error
 
         print_error(error)
-        code = error.exit_code
+        code = _failed(error, error.exit_code, as_json=as_json)
     except _UsageError as error:
         error.show()
-        code = error.exit_code
-    except (KeyboardInterrupt, typer.Abort):
-        code = INTERRUPTED
+        code = _failed(error, error.exit_code, as_json=as_json)
+    except (KeyboardInterrupt, typer.Abort) as error:
+        code = _failed(error, INTERRUPTED, as_json=as_json)
     except BrokenPipeError:
         # The reader of our output went away, as in `brim … | head`.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

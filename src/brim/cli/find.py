@@ -97,7 +97,7 @@ def find_and_print(workload: str, *, as_json: bool, **settings: Any) -> int:
     except (BrimError, KeyboardInterrupt) as error:
         found_before = getattr(error, "findings", None)
         if found_before:
-            print_findings(found_before, as_json=as_json)
+            print_findings(found_before, as_json=as_json, error=error)
         raise
     print_findings(findings, as_json=as_json)
     return NOTHING_FITS if any(finding.microbatch is None for finding in findings) else 0

@@ -46,10 +46,10 @@ def observer() -> Iterator[Observer]:
         logger.removeHandler(handler)
 
 
-def print_findings(findings: Findings, *, as_json: bool) -> None:
-    """Print the table, or the JSON document."""
+def print_findings(findings: Findings, *, as_json: bool, error: BaseException | None = None) -> None:
+    """Print the table, or the JSON document; `error` is what kept the rest from being found."""
     if as_json:
-        print_json(findings.to_dict())
+        print_json({**findings.to_dict(), **({} if error is None else {"error": describe(error)})})
         return
     console = _results_console()
     console.print(findings_table(findings))
@@ -100,6 +100,17 @@ def print_json(document: Mapping[str, Any]) -> None:
     """Print one JSON document on standard output."""
     sys.stdout.write(json.dumps(document, indent=2) + "\n")
     sys.stdout.flush()
+
+
+def describe(error: BaseException) -> dict[str, str]:
+    """Return an error as plain data."""
+    return {"type": type(error).__name__, "message": str(error) or "interrupted"}
+
+
+def print_json_error(error: BaseException) -> None:
+    """Print the document `brim.error/1`, unless one with what was found before has been printed."""
+    if not getattr(error, "findings", None):
+        print_json({"schema": "brim.error/1", "error": describe(error)})
 
 
 def print_error(error: BrimError) -> None:

@@ -31,6 +31,12 @@ def command(
     microbatch: Annotated[int | None, typer.Option(help="Show this size alone.")] = None,
     fill: Annotated[float, typer.Option(help="The share of the memory that the job may use.")] = 1.0,
     cap: Annotated[int | None, typer.Option(help="The largest microbatch to look for.")] = None,
+    cuda: Annotated[
+        str | None, typer.Option(help="The CUDA version of the job's torch, e.g. 12.8. Default: this torch's.")
+    ] = None,
+    expandable_segments: Annotated[
+        bool | None, typer.Option(help="Whether the job's allocator grows in place. Default: as the environment says.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show brim's own traceback on errors.")] = False,
 ) -> int:
@@ -45,9 +51,11 @@ def command(
     cases = parse_cases(case or [])
     if microbatch is not None and microbatch < 1:
         raise InputError(f"--microbatch is {microbatch}. Use a whole number of at least 1.")
-    from brim.tracing import predict
+    from brim.tracing.prediction import predict_all
+    from brim.tracing.runtime import runtime_here
 
-    predictions = [predict(workload, gpu=each, case=setting, fill=fill, cap=cap) for setting in cases for each in found]
+    runtime = runtime_here(cuda=cuda, expandable_segments=expandable_segments)
+    predictions = predict_all(workload, gpus=found, cases=cases, runtime=runtime, fill=fill, cap=cap)
     if json:
         documents = [prediction.to_dict(workload, microbatch=microbatch) for prediction in predictions]
         several = {"schema": documents[0]["schema"], "predictions": documents}

@@ -124,8 +124,6 @@ class CaseSearch:
     def _note(self, search: Search, strategy: Strategy) -> str | None:
         if search.answer is None:
             return self._nothing_fits(strategy)
-        if search.stopped_by == "time" and not search.confirmed:
-            return "the time was up before the answer could run once more"
         if not self.fresh:
             return "ran in this process only: isolate=True runs the answer once more in a fresh one"
         return None
@@ -140,7 +138,8 @@ class CaseSearch:
         needed = strategy.predicted_peak(tried) if isinstance(strategy, Guided) else None
         if needed is not None and needed > self.device.limit_bytes:
             return f"microbatch {tried} needs about {format_bytes(needed)} (traced), the limit is {limit}"
-        return f"microbatch {tried} needs more than the limit of {limit}"
+        detail = next((probe.detail for probe in self._probes if probe.microbatch == tried and probe.detail), None)
+        return f"microbatch {tried} needs more than the limit of {limit}" + (f" ({detail})" if detail else "")
 
     def _of_case(self) -> str:
         return f"of case {self.case} " if self.case else ""
@@ -153,6 +152,8 @@ def _workload_error(case: Case, outcome: Outcome) -> WorkloadError:
     where = f" for case {case}" if case else ""
     error_class = IdleStepError if outcome.idle else WorkloadError
     message = f"{outcome.phase} failed at microbatch {outcome.probe.microbatch}{where}: {outcome.probe.detail}"
+    if outcome.probe.microbatch == 1 and outcome.phase == "step" and not outcome.idle:
+        message += "\nIf only a single sample fails, as with BatchNorm, start higher: start=2 (--start 2)."
     return error_class(
         message,
         phase=outcome.phase,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ from brim.finding.observer import LogObserver, Observer
 from brim.findings import Finding, Findings
 from brim.history import History, make_key
 from brim.probing import PairedProber, Prober
+from brim.probing.groups import PROBING_VARIABLE
 from brim.searching import Bounds, Doubling, Estimate, ScaleTable, Strategy
 from brim.searching.bounds import LARGEST_MICROBATCH
 from brim.searching.estimate import MAX_TRIES
@@ -64,7 +66,7 @@ def find(
         cache: Whether to use and extend the history of findings. A hit costs one confirming probe.
         isolate: Whether to probe in child processes. False probes here and puts everything back as it was.
         tries: How many sizes may be tried for a case, the confirmation aside.
-        time_limit: Seconds that the search of one case may take.
+        time_limit: Seconds that the search of one case may take; its answer still runs once more after that.
         scale_table: Where the strategy `estimate` starts.
         observer: Told of every step; None for log lines of the logger `brim`.
 
@@ -76,6 +78,11 @@ def find(
         WorkloadError: The workload failed for another reason than memory. `error.findings` holds what was found.
         UnclearError: A probe died or hung three times for no known reason.
     """
+    if PROBING_VARIABLE in os.environ:
+        raise InputError(
+            "brim.find was called again while brim was loading the workload's file. "
+            'Put the call under `if __name__ == "__main__":`.'
+        )
     listed = as_cases(cases)
     if ranks != 1:
         raise InputError(f"ranks is {ranks!r}, but only 1 rank can be probed. Leave it out.")
@@ -146,19 +153,20 @@ class _Run:
 
     def search_all(self, prober: Prober, cases: list[Case], address: str) -> Findings:
         found: list[Finding] = []
+        kind = "train"
         try:
+            kind = prober.kind
             for case in cases:
                 self.observer.case_started(case)
-                finding = self._search_case(prober, case, address)
+                finding = self._search_case(prober, case, self._key(kind, case, address))
                 found.append(finding)
                 self.observer.found(finding)
         except (BrimError, KeyboardInterrupt) as error:
-            setattr(error, "findings", self._findings(prober.kind, found))  # noqa: B010  Ctrl-C has no such attribute
+            setattr(error, "findings", self._findings(kind, found))  # noqa: B010  Ctrl-C has no such attribute
             raise
-        return self._findings(prober.kind, found)
+        return self._findings(kind, found)
 
-    def _search_case(self, prober: Prober, case: Case, address: str) -> Finding:
-        key = self._key(prober.kind, case, address)
+    def _search_case(self, prober: Prober, case: Case, key: str) -> Finding:
         remembered = self._history.recall(key) if self._history else None
         if remembered is not None:
             self.observer.note("found before: confirming")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,11 +15,33 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 @dataclass(slots=True)
 class Evidence:
-    """How often each kind of work was seen."""
+    """How often each kind of work was seen, and how much data.
+
+    Attributes:
+        rows: What each outermost module was given in all, along the first dimension, by the module's identity.
+        elements: The same, in elements.
+        is_hidden: Whether a module was given something that could not be seen.
+    """
 
     forward: int = 0
     backward: int = 0
     optimizer: int = 0
+    rows: Counter[int] = field(default_factory=Counter)
+    elements: Counter[int] = field(default_factory=Counter)
+    is_hidden: bool = False
+
+    def samples(self, batch: Any, size: int, *, steps: int) -> int:
+        """Return how many samples the modules saw over all steps.
+
+        A step may reorder, crop or pack what it was given, so less than all of it is believed only where a module got
+        neither as many rows nor half as many elements as there are in the batch.
+        """
+        expected = steps * size
+        if self.is_hidden or not self.rows:
+            return expected
+        most_rows, most_elements = max(self.rows.values()), max(self.elements.values())
+        num_elements = steps * max((tensor.numel() for tensor in tensors_of(batch)), default=0)
+        return expected if most_rows >= expected or 2 * most_elements >= num_elements else most_rows
 
     def missing(self, kind: str) -> str | None:
         """Return what a step of this kind must do and did not, or None.
@@ -43,9 +66,14 @@ def collect() -> Iterator[Evidence]:
     evidence = Evidence()
     depth = 0
 
-    def enter(*_: Any) -> None:
+    def enter(module: torch.nn.Module, args: Any) -> None:
         nonlocal depth
-        evidence.forward += depth == 0
+        if depth == 0:
+            evidence.forward += 1
+            given = list(tensors_of(args))
+            evidence.is_hidden |= not given  # keywords are not shown to hooks of all modules
+            evidence.rows[id(module)] += sum(tensor.shape[0] for tensor in given if tensor.ndim)
+            evidence.elements[id(module)] += sum(tensor.numel() for tensor in given)
         depth += 1
 
     def leave(*_: Any) -> None:
@@ -78,23 +106,33 @@ def collect() -> Iterator[Evidence]:
             handle.remove()
 
 
-def wrong_size(batch: Any, size: int) -> str | None:
+def wrong_size(batch: Any, size: int, make: Callable[[int], Any]) -> str | None:
     """Return what is wrong with a batch whose tensors show that it does not hold `size` samples, or None.
 
     Samples lie along the first dimension, where a sample may be several rows (crops, views), or along the second
     where sequences come first. A batch without tensors cannot be judged.
+
+    Args:
+        batch: What `make` returned for `size`.
+        size: How many samples it should hold.
+        make: Asked for a single sample where only that tells whether the second dimension counts samples.
     """
-    shapes = [tuple(leaf.shape) for leaf in _tensors(batch) if leaf.ndim]
-    if not shapes or any((shape[0] and shape[0] % size == 0) or shape[1:2] == (size,) for shape in shapes):
+    shapes = [tuple(leaf.shape) for leaf in tensors_of(batch) if leaf.ndim]
+    if not shapes or any(shape[0] and shape[0] % size == 0 for shape in shapes):
         return None
+    if any(shape[1:2] == (size,) for shape in shapes):
+        single = [tuple(leaf.shape) for leaf in tensors_of(make(1)) if leaf.ndim]
+        if any(shape[1:2] == (1,) for shape in single):
+            return None
     listed = ", ".join(str(shape) for shape in shapes[:4])
     return f"batch({size}) returned tensors of shape {listed}: none holds {size} samples"
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
+def tensors_of(value: Any) -> Iterator[torch.Tensor]:
+    """Yield every tensor inside a batch or a call's arguments."""
     leaves, _ = torch.utils._pytree.tree_flatten(value)
     for leaf in leaves:
         if isinstance(leaf, torch.Tensor):
             yield leaf
         elif hasattr(leaf, "items") and callable(leaf.items):
-            yield from _tensors(dict(leaf.items()))
+            yield from tensors_of(dict(leaf.items()))

@@ -8,6 +8,8 @@ import os
 import signal
 import sys
 
+# Set in every process that brim probes in, to the process that asked for it.
+PROBING_VARIABLE = "BRIM_PROBING_FOR"
 _PR_SET_PDEATHSIG = 1
 
 
@@ -17,7 +19,9 @@ def kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def die_with_parent() -> None:
-    """Ask the kernel to end this process when its parent dies, however it dies."""
+def die_with_parent(parent_pid: int) -> None:
+    """Ask the kernel to end this process when its parent dies, however it dies; end now where it already has."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:
+        os._exit(1)

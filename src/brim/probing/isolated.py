@@ -20,7 +20,7 @@ from brim.devices import Device
 from brim.devices.cpu import num_oom_kills
 from brim.errors import InputError, WorkloadError
 from brim.findings import Probe, Verdict
-from brim.probing.groups import kill_group
+from brim.probing.groups import PROBING_VARIABLE, kill_group
 from brim.probing.outcome import Outcome, Traced, outcome_from
 
 # How long a probe may go without reaching its next phase or step, unless the user says otherwise.
@@ -111,6 +111,7 @@ class IsolatedProber:
             "request_fd": request_read,
             "event_fd": event_write,
         }
+        environment = {**os.environ, PROBING_VARIABLE: str(os.getpid())}
         self._log.truncate(0)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "brim.probing.server", json.dumps(settings)],
@@ -118,6 +119,7 @@ class IsolatedProber:
             stdout=self._log,
             stderr=self._log,
             pass_fds=(request_read, event_write),
+            env=environment,
             start_new_session=True,
         )
         os.close(request_read)

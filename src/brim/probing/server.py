@@ -18,13 +18,14 @@ import os
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from brim.cases import Case
 from brim.errors import InputError, TraceError
-from brim.probing.groups import die_with_parent, kill_group
+from brim.probing.groups import PROBING_VARIABLE, die_with_parent, kill_group
 from brim.probing.tracer import Tracer
 from brim.workload import Workload, load
 
@@ -87,12 +88,13 @@ class Server:
     def _answer_in_child(self, workload_class: type[Workload], request: dict[str, Any]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
+        parent_pid = os.getpid()
         pid = os.fork()
         if pid == 0:
             try:
                 os.setsid()
                 os.close(self._request_fd)
-                die_with_parent()
+                die_with_parent(parent_pid)
                 self._answer(workload_class, request)
             finally:
                 sys.stdout.flush()
@@ -200,9 +202,11 @@ def _users_traceback(error: BaseException) -> str:
 
 def main() -> None:
     """Run the server described by the JSON in the first argument."""
-    die_with_parent()
+    die_with_parent(int(os.environ[PROBING_VARIABLE]))
     faulthandler.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # torch says so at its first import where NumPy is missing; it is no output of the workload's.
+    warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
     settings = json.loads(sys.argv[1])
     for fd in (settings["request_fd"], settings["event_fd"]):
         os.set_inheritable(fd, False)  # a program that the workload starts has no business with them

@@ -51,6 +51,13 @@ def _find_live() -> tuple[list[nn.Module], list[torch.optim.Optimizer], list[Any
     return modules, optimizers, others
 
 
+def _find_generators() -> list[torch.Generator]:
+    """Return generators that anything refers to; neither they nor dictionaries of nothing else are tracked."""
+    referred = gc.get_referents(*gc.get_objects())
+    referred += gc.get_referents(*(thing for thing in referred if type(thing) is dict and not gc.is_tracked(thing)))
+    return list({id(thing): thing for thing in referred if type(thing) is torch.Generator}.values())
+
+
 class _Tensors:
     """Contents of tensors, each kept once, in host memory."""
 
@@ -123,9 +130,10 @@ class _OptimizerState:
 
 
 class _Generators:
-    """The states of Python's, NumPy's and torch's random generators."""
+    """The states of Python's, NumPy's and torch's random generators, and of the user's own of torch's."""
 
     def __init__(self) -> None:
+        self._own = [(generator, generator.get_state()) for generator in _find_generators()]
         self._python = random.getstate()
         numpy = sys.modules.get("numpy")
         self._numpy = numpy.random.get_state() if numpy is not None else None
@@ -133,6 +141,8 @@ class _Generators:
         self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
 
     def restore(self) -> None:
+        for generator, state in self._own:
+            generator.set_state(state)
         random.setstate(self._python)
         if self._numpy is not None:
             sys.modules["numpy"].random.set_state(self._numpy)

@@ -27,11 +27,12 @@ class Tracer:
     def __init__(self, prepare: Callable[[], int], answer: Callable[[dict[str, Any], int], None]) -> None:
         request_read, self._request_fd = os.pipe()
         self._done_fd, done_write = os.pipe()
+        parent_pid = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
             try:
                 os.setsid()
-                die_with_parent()
+                die_with_parent(parent_pid)
                 os.close(self._request_fd)
                 os.close(self._done_fd)
                 prepared = prepare()

@@ -52,7 +52,7 @@ def run_trial(
             phase = "batch"
             report(phase)
             batch = workload.batch(microbatch)
-            problem = wrong_size(batch, microbatch)
+            problem = wrong_size(batch, microbatch, workload.batch)
             if problem is not None:
                 return _failure(phase, problem, meter)
             phase = "step"
@@ -70,6 +70,9 @@ def run_trial(
     lacking = evidence.missing(workload.kind)
     if lacking is not None:
         return {**_failure("step", _idle_message(lacking, workload.kind, steps), meter), "idle": True}
+    num_samples = evidence.samples(batch, microbatch, steps=steps)
+    if num_samples < steps * microbatch:
+        return {**_failure("step", _partial_message(num_samples, microbatch, steps), meter), "idle": True}
     memory = meter.peaks()
     return {
         "verdict": Verdict.FITS.value,
@@ -78,7 +81,7 @@ def run_trial(
         "memory": memory,
         "step_seconds": statistics.median(seconds[1:] or seconds),
         "steps": steps,
-        "samples": steps * microbatch,
+        "samples": num_samples,
         "calls": evidence.to_dict(),
     }
 
@@ -106,6 +109,13 @@ def _idle_message(lacking: str, kind: str, steps: int) -> str:
         "generate": "Call the model in it.",
     }[kind]
     return f"{steps} steps of kind {kind!r} ran without a single {lacking}, so nothing was measured. {advice}"
+
+
+def _partial_message(num_samples: int, microbatch: int, steps: int) -> str:
+    return (
+        f"the model saw {num_samples} samples in {steps} steps of {microbatch}, so the microbatch was not measured. "
+        "Give the whole batch to the model in `step`."
+    )
 
 
 def _users_part(trace: TracebackType | None) -> TracebackType | None:

@@ -50,12 +50,16 @@ class Predicted(Protocol):
 
     gpu: Gpu
     case: Case
-    largest: int
-    interval: tuple[int, int]
+    kind: str
 
     @property
-    def kind(self) -> str:
-        """What a step of the workload does."""
+    def largest(self) -> int:
+        """The largest microbatch that fits."""
+        ...
+
+    @property
+    def interval(self) -> tuple[int, int]:
+        """Bounds on the largest."""
         ...
 
     def peak(self, microbatch: int) -> Peak:
@@ -84,24 +88,26 @@ class Predicted(Protocol):
 
 
 def answer_table(workload: str, predictions: Sequence[Predicted]) -> Table:
-    """Return one row for every case and GPU: the largest microbatch with its bounds."""
-    title = f"{workload} ({predictions[0].kind}), predicted"
+    """Return the largest microbatch with its bounds: a row for every case, a column for every GPU."""
+    title = f"{workload} ({predictions[0].kind}), largest microbatch as predicted"
     table = Table(title=escape(title), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
     table.add_column("case")
-    table.add_column("GPU")
-    table.add_column("memory", justify="right")
-    table.add_column("largest", justify="right", style="bold")
-    table.add_column("likely between", justify="right")
+    gpus = {prediction.gpu.name: prediction.gpu for prediction in predictions}
+    for gpu in gpus.values():
+        table.add_column(f"{escape(gpu.name)}\n{format_bytes(gpu.memory_bytes)}", justify="right")
+    rows: dict[Case, list[Text]] = {}
     for prediction in predictions:
-        low, high = prediction.interval
-        table.add_row(
-            escape(str(prediction.case)),
-            escape(prediction.gpu.name),
-            format_bytes(prediction.gpu.memory_bytes),
-            f"{prediction.largest:,}" if prediction.largest else Text("nothing fits", "red"),
-            f"{low:,} and {high:,}",
-        )
+        rows.setdefault(prediction.case, []).append(_answer(prediction))
+    for case, answers in rows.items():
+        table.add_row(escape(str(case)), *answers)
     return table
+
+
+def _answer(prediction: Predicted) -> Text:
+    low, high = prediction.interval
+    if not prediction.largest:
+        return Text("nothing fits", "red")
+    return Text.assemble((f"{prediction.largest:,}", "bold"), f" ({low:,}–{high:,})")
 
 
 def memory_table(prediction: Predicted, sizes: Sequence[int]) -> Table:

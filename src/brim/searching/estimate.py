@@ -17,6 +17,7 @@ MAX_TRIES = 5
 # Share of the cap to start at for a case value up to the key. Source: the multi-crop evaluations brim grew from.
 CROP_SCALES: tuple[tuple[float, float], ...] = ((2, 1.0), (4, 0.8), (6, 0.6), (8, 0.5), (10, 0.4), (12, 0.3))
 CROP_SCALE_ABOVE = 0.25
+_CROPS = "max_crops"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class ScaleTable:
     """The share of the cap to start at, by the value of one key of the case.
 
     Attributes:
-        key: The key to look at; None for the case's only number.
+        key: The key to look at; None for `max_crops`, or else the case's only number.
         steps: Pairs of the largest value and its share, in rising order.
         above: The share for values above all steps.
     """
@@ -52,10 +53,11 @@ class ScaleTable:
             for name, value in case.items()
             if isinstance(value, (int, float)) and not isinstance(value, bool)
         }
-        if self.key is not None:
-            if self.key not in numbers:
-                raise InputError(f"The scale table is on {self.key!r}, but the case is {case}. Add --case {self.key}=…")
-            value = numbers[self.key]
+        key = self.key or (_CROPS if _CROPS in numbers else None)
+        if key is not None:
+            if key not in numbers:
+                raise InputError(f"The scale table is on {key!r}, but the case is {case}. Add --case {key}=…")
+            value = numbers[key]
         elif len(numbers) > 1:
             raise InputError(
                 f"The case {case} has several numbers: {', '.join(numbers)}. Name the one to scale by "

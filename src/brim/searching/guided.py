@@ -112,8 +112,11 @@ class Guided:
         return self.curve.size_at((self.limit_bytes - self.baseline_bytes) / self.first_slope, cap=cap)
 
     def _resolution(self, known: Known, size: int) -> float:
-        """How close to a size that failed is close enough, in samples."""
-        return max(known.bounds.multiple_of, (CLOSE_ENOUGH + 2 * self.noise) * size)
+        """How close to a size that failed is close enough, in samples: exact where no noise can explain the failure."""
+        close = CLOSE_ENOUGH + 2 * self.noise
+        largest_peak = max((peak for _, peak in known.peaks), default=0)
+        is_near_limit = not known.peaks or largest_peak >= (1 - 2 * close) * self.limit_bytes
+        return max(known.bounds.multiple_of, close * size if is_near_limit else 0)
 
     def _below(self, known: Known, low: int, high: int) -> int:
         """The line said that `high` fits and it did not: step back a little, then halve, by ratio if that is far."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from brim.searching.bounds import Bounds
+from brim.searching.doubling import Doubling
 from brim.searching.known import Known, Trial
 
 
@@ -69,14 +70,18 @@ class Search:
         """What ended the search: `memory`, `cap`, `tries` or `time`."""
         if self.answer == self._bounds.largest:
             return "cap"
-        return self._limited_by or "memory"
+        if self._limited_by is not None:
+            return self._limited_by
+        # Doubling ends at the last power of two below the cap.
+        is_below_cap = isinstance(self._strategy, Doubling) and all(trial.fits for trial in self._trials)
+        return "cap" if is_below_cap else "memory"
 
     def ask(self, *, elapsed_seconds: float = 0.0) -> Ask | None:
         """Return what to probe next, or None when the search is over."""
-        if self._bounds.seconds is not None and self._trials and elapsed_seconds >= self._bounds.seconds:
+        is_late = self._bounds.seconds is not None and elapsed_seconds >= self._bounds.seconds
+        if is_late and self._trials and not self.confirmed:
             self._limited_by = "time"
-            return None
-        size = self._next_size()
+        size = None if self._limited_by == "time" else self._next_size()
         if size is not None:
             self._pending = Ask(size)
         elif self.answer is not None and not self.confirmed and self._confirm:

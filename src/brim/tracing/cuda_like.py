@@ -27,6 +27,11 @@ _FLASH_CAPABILITY = (8, 0)
 _NOOPS = ("synchronize", "set_device", "reset_peak_memory_stats", "empty_cache")
 
 
+def has_flash_attention(capability: tuple[int, int]) -> bool:
+    """Return whether a GPU has it: all else that a trace shows is the same on every generation."""
+    return capability >= _FLASH_CAPABILITY
+
+
 @contextmanager
 def as_on_cuda(capability: tuple[int, int]) -> Iterator[None]:
     """Let what runs in the block behave as on a GPU of this compute capability."""
@@ -96,7 +101,7 @@ class _CudaFunctions(TorchFunctionMode):
         if query.dim() != 4 or query.shape[-1] > _FLASH_HEAD or query.shape[-1] % 8:
             return _attend_by_parts(query, key, value, attn_mask, dropout_p, is_causal, scale)
         attended: torch.Tensor
-        if query.dtype in _HALF and attn_mask is None and self._capability >= _FLASH_CAPABILITY:
+        if query.dtype in _HALF and attn_mask is None and has_flash_attention(self._capability):
             attended = torch.ops.aten._scaled_dot_product_flash_attention(
                 query, key, value, dropout_p, is_causal, False, scale=scale
             )[0]

@@ -20,6 +20,8 @@ from brim.workload import Workload
 
 # How many sizes a curve may cost.
 MOST_POINTS = 8
+# How many are enough for a line.
+_FEWEST_POINTS = 2
 # How many steps a trace repeats at most; the heap hardly grows after them.
 _MOST_STEPS = 3
 # The slope depends on the size it is asked for and the other way round: as often as they may change places.
@@ -76,7 +78,13 @@ def trace_curve(
         sizes = next_to_trace(curve.live, target_bytes=target_bytes, cap=cap)
         if not sizes:
             break
-        for size, result in zip(sizes, run(workload_class, case, sizes, min(steps, _MOST_STEPS)), strict=True):
+        try:
+            results = run(workload_class, case, sizes, min(steps, _MOST_STEPS))
+        except TraceError:
+            if len(curve.live) < _FEWEST_POINTS:
+                raise
+            break  # one size fails where others ran, e.g. BatchNorm on a single sample
+        for size, result in zip(sizes, results, strict=True):
             curve.live[size] = result["peak_bytes"]
             if result.get("grown_bytes") is not None:
                 curve.grown[size] = result["grown_bytes"]

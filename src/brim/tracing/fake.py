@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from brim.workload import Workload
 
-# Up to this many elements, what is made on the CPU without a device keeps its values: libraries ask for them.
+# Up to this many elements, what is made on the host keeps its values: libraries ask for them.
 _KNOWN_ELEMENTS = 4096
 _FACTORIES = (
     torch.arange,
@@ -34,13 +34,17 @@ _FACTORIES = (
 
 
 @contextmanager
-def fake_tensors() -> Iterator[FakeTensorMode]:
-    """Make every tensor that is created in the block a fake one, and let modules be moved as usual."""
+def fake_tensors(*, on_cuda: bool = False) -> Iterator[FakeTensorMode]:
+    """Make every tensor that is created in the block a fake one, and let modules be moved as usual.
+
+    Args:
+        on_cuda: Whether the workload runs on a GPU, so that a tensor made on the CPU by name is no part of it.
+    """
     with (
         mock.patch.object(torch.utils, "swap_tensors", _take_data),
         mock.patch.object(fake_tensor, "CONSTANT_NUMEL_LIMIT", _KNOWN_ELEMENTS),
         FakeTensorMode(allow_non_fake_inputs=True) as mode,
-        _KnownValues(mode),
+        _KnownValues(mode, on_cuda=on_cuda),
     ):
         yield mode
 
@@ -87,11 +91,12 @@ def _fake_module(module: nn.Module, fake: Callable[[torch.Tensor], torch.Tensor]
 
 
 class _KnownValues(TorchFunctionMode):
-    """Makes small tensors for real where no device is named, so that questions about their values have an answer."""
+    """Makes small tensors on the host for real, so that questions about their values have an answer."""
 
-    def __init__(self, mode: FakeTensorMode) -> None:
+    def __init__(self, mode: FakeTensorMode, *, on_cuda: bool) -> None:
         super().__init__()
         self._mode = mode
+        self._host_devices = (None, "cpu", torch.device("cpu")) if on_cuda else (None,)
 
     def __torch_function__(
         self,
@@ -101,7 +106,9 @@ class _KnownValues(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if func not in _FACTORIES or kwargs.get("device") is not None or not _is_small(func, args, kwargs):
+        if func not in _FACTORIES or kwargs.get("device") not in self._host_devices:
+            return func(*args, **kwargs)
+        if not _is_small(func, args, kwargs):
             return func(*args, **kwargs)
         with _disable_current_modes():
             real = func(*args, **kwargs)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from brim.tracing.backing import Backing
 from brim.tracing.kernels import result_bytes, scratch_bytes
 from brim.tracing.record import Phase, Record, Storage
+from brim.tracing.shortcuts import Shortcuts
 
 _DEVICE_OF = torch.ops.prim.device.default
 
@@ -27,7 +29,7 @@ class Ledger(TorchDispatchMode):
         num_operations: Operations seen.
     """
 
-    def __init__(self, backing: Backing | None = None) -> None:
+    def __init__(self, backing: Backing | None = None, shortcuts: Shortcuts | None = None) -> None:
         super().__init__()
         self.phase = Phase.BUILD
         self.module = ""
@@ -35,6 +37,7 @@ class Ledger(TorchDispatchMode):
         self.peak_bytes = 0
         self.num_operations = 0
         self._backing = backing
+        self._shortcuts = shortcuts
         self._storages: list[Storage] = []
         self._events: list[tuple[int, int]] = []
         self._alive: dict[int, tuple[int, int, int | None]] = {}
@@ -42,7 +45,7 @@ class Ledger(TorchDispatchMode):
     @property
     def record(self) -> Record:
         """What has been entered so far."""
-        return Record(storages=tuple(self._storages), events=tuple(self._events))
+        return Record(storages=tuple(self._storages), events=tuple(_in_order(self._events)))
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -59,7 +62,10 @@ class Ledger(TorchDispatchMode):
         """Run the operation and enter the storages it made."""
         if func is _DEVICE_OF:
             return args[0].fake_device if hasattr(args[0], "fake_device") else func(*args)
-        result = func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        result = NotImplemented if self._shortcuts is None else self._shortcuts.run(func, args, kwargs)
+        if result is NotImplemented:
+            result = func(*args, **kwargs)
         self.num_operations += 1
         if isinstance(result, torch.Tensor):
             self.enter(result, result_bytes(func, args))
@@ -114,3 +120,9 @@ class Ledger(TorchDispatchMode):
         self.peak_bytes = max(self.peak_bytes, self.live_bytes + sum(sizes))
         for address in [backing.take(num_bytes) for num_bytes in sizes]:
             backing.give_back(address)
+
+
+def _in_order(events: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield the events, storages that die together in the order of their birth: theirs is an accident of addresses."""
+    for _, run in groupby(events, key=lambda event: event[1] > 0):
+        yield from sorted(run)  # births are in order already

@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
+from functools import cached_property
 from typing import Any
 
 from brim.cases import Case, CaseValue
 from brim.devices.catalog import Gpu, find_gpu
 from brim.devices.device import check_fill
-from brim.errors import InputError, TraceError
+from brim.errors import InputError
 from brim.searching.bounds import LARGEST_MICROBATCH
 from brim.tracing.allocator import AllocatorFullError, AllocatorPeaks, replay
-from brim.tracing.line import RecordLine, line_through
+from brim.tracing.cuda_like import has_flash_attention
 from brim.tracing.overheads import CONTEXT_DOUBT_BYTES, context_bytes, cublas_bytes
-from brim.tracing.record import Record
 from brim.tracing.remedies import remedy
-from brim.tracing.traces import Trace, trace
-from brim.units import format_bytes
+from brim.tracing.runtime import Runtime, runtime_here
+from brim.tracing.sizes import TracedSizes
 from brim.workload import Workload, check_class, load
 
 SCHEMA = "brim.prediction/1"
 # How many modules are named.
 NUM_MODULES = 10
-# The sizes traced first: neither is 1, which code likes to treat apart, and both are cheap.
-_FIRST_SIZES = (4, 6)
-# What is held after one step more than after the last, as a share of the peak, that is no accident; seen this often.
-_LEAK = 0.001
-_LEAK_STEPS = 4
 # By how much the memory of a job may differ from its prediction, as a share: what the libraries take for themselves.
 # An assumption, not yet measured.
 DOUBT = 0.05
@@ -50,39 +44,41 @@ class MemoryPeak:
 
 
 class Prediction:
-    """What a trace says about one case on one GPU.
-
-    Attributes:
-        largest: The largest microbatch that fits; 0 where not even 1 does.
-        interval: Honest bounds on `largest`.
-        is_exact: Whether sizes between traces lie on a line, checked by a third trace.
-    """
+    """What traces say about one case on one GPU."""
 
     def __init__(
-        self, workload_class: type[Workload], *, gpu: Gpu, case: Case, fill: float = 1.0, cap: int | None = None
+        self, traced: TracedSizes, *, gpu: Gpu, runtime: Runtime, fill: float = 1.0, cap: int | None = None
     ) -> None:
-        self.workload_class = workload_class
         self.gpu = gpu
-        self.case = case
+        self.runtime = runtime
+        self.case = traced.case
+        self.kind = traced.workload_class.kind
         self.fill = fill
         self.cap = cap
-        self._traces: dict[int, Trace] = {}
-        self._line: RecordLine | None = None
+        self._traced = traced
         self._reserved: dict[tuple[int, int | None], AllocatorPeaks | None] = {}
-        self._prepare()
-        self.largest = self._search(self._capacity_bytes())
-        self._check_line()
-        self.interval = self._bounds()
 
-    @property
-    def kind(self) -> str:
-        """What a step of the workload does."""
-        return self.workload_class.kind
+    @cached_property
+    def largest(self) -> int:
+        """The largest microbatch that fits; 0 where not even 1 does."""
+        largest = self._search(self._capacity_bytes())
+        if largest and not self._traced.confirm(largest):
+            self._reserved.clear()
+            largest = self._search(self._capacity_bytes())
+        return largest
+
+    @cached_property
+    def interval(self) -> tuple[int, int]:
+        """Honest bounds on `largest`."""
+        doubt_bytes = int(DOUBT * self.gpu.memory_bytes) + CONTEXT_DOUBT_BYTES
+        low = self._search(self._capacity_bytes(doubt_bytes))
+        high = self._search(self._capacity_bytes(-doubt_bytes))
+        return min(low, self.largest), max(high, self.largest)
 
     @property
     def is_exact(self) -> bool:
         """Whether sizes between traces lie on a line, checked by a third trace."""
-        return self._line is not None
+        return self._traced.is_exact
 
     def peak(self, microbatch: int) -> MemoryPeak:
         """Return the peaks of a microbatch; of one that does not fit, what it would need."""
@@ -92,18 +88,18 @@ class Prediction:
         return MemoryPeak(
             allocated_bytes=peaks.allocated_bytes,
             reserved_bytes=peaks.reserved_bytes,
-            device_bytes=peaks.reserved_bytes + context_bytes(self.gpu),
+            device_bytes=peaks.reserved_bytes + context_bytes(self.gpu, self.runtime),
         )
 
     def breakdown(self, microbatch: int) -> dict[str, int]:
         """Return the bytes of every kind of memory at the peak."""
         _check_microbatch(microbatch)
-        return self._record(microbatch).breakdown()
+        return self._traced.record(microbatch).breakdown()
 
     def modules(self, microbatch: int) -> dict[str, int]:
         """Return the bytes that every module holds at the peak, most first."""
         _check_microbatch(microbatch)
-        return self._record(microbatch).modules()
+        return self._traced.record(microbatch).modules()
 
     def fits(self, microbatch: int) -> bool:
         """Return whether a microbatch fits."""
@@ -129,33 +125,6 @@ class Prediction:
             ],
         }
 
-    def _prepare(self) -> None:
-        low, high = _FIRST_SIZES
-        first, second = self._trace(low), self._trace(high)
-        if second.peak_bytes <= first.peak_bytes and not _grows(first.record, second.record):
-            raise TraceError(
-                f"Memory does not grow with the microbatch: {low} and {high} samples both need "
-                f"{first.peak_bytes:,} bytes. Make `batch` return as many samples as it is asked for."
-            )
-        self._check_leak(first)
-        self._line = line_through(low, first.record, high, second.record)
-
-    def _check_leak(self, traced: Trace) -> None:
-        """Refuse a step after which more is held each time: no microbatch fits that for long."""
-        if self.kind != "train" or traced.held_bytes[1] - traced.held_bytes[0] <= _LEAK * traced.peak_bytes:
-            return
-        longer = trace(
-            self.workload_class, self.case, traced.microbatch, steps=_LEAK_STEPS, capability=self.gpu.capability
-        )
-        growth = [after - before for before, after in pairwise(longer.held_bytes)]
-        if all(each > _LEAK * traced.peak_bytes for each in growth):
-            module = longer.record.held_longest()
-            raise TraceError(
-                f"Every step holds {format_bytes(growth[-1])} more than the one before, made in "
-                f"{module or 'the step itself'}: something keeps tensors, e.g. a list of losses. "
-                "Keep loss.detach() or loss.item() instead, outside of the workload's step."
-            )
-
     def missing_bytes(self, microbatch: int = 1) -> int:
         """Return by how much a microbatch passes the device's memory; 0 where it fits."""
         if self.fits(microbatch):
@@ -171,37 +140,22 @@ class Prediction:
         cached_bytes = peak.reserved_bytes - peak.allocated_bytes
         return remedy(self.breakdown(microbatch), missing_bytes=missing_bytes, cached_bytes=cached_bytes)
 
-    def _trace(self, microbatch: int) -> Trace:
-        if microbatch not in self._traces:
-            traced = trace(self.workload_class, self.case, microbatch, capability=self.gpu.capability)
-            self._traces[microbatch] = traced
-        return self._traces[microbatch]
-
-    def _record(self, microbatch: int) -> Record:
-        if microbatch in self._traces or self._line is None:
-            return self._trace(microbatch).record
-        return self._line.at(microbatch)
-
-    def _events(self, microbatch: int) -> tuple[tuple[int, int], ...]:
-        """Return what the allocator is asked for, without the rest of a record, which a search does not need."""
-        if microbatch in self._traces or self._line is None:
-            return self._trace(microbatch).record.events
-        return self._line.events_at(microbatch)
-
     def _replay(self, microbatch: int, capacity_bytes: int | None) -> AllocatorPeaks | None:
         key = (microbatch, capacity_bytes)
         if key not in self._reserved:
             workspaces = cublas_bytes(self.gpu, trains=self.kind == "train")
             events = [(-1 - index, size) for index, size in enumerate(workspaces)]
-            events.extend(self._events(microbatch))
+            events.extend(self._traced.events(microbatch))
             try:
-                self._reserved[key] = replay(events, capacity_bytes=capacity_bytes)
+                self._reserved[key] = replay(
+                    events, capacity_bytes=capacity_bytes, expandable=self.runtime.expandable_segments
+                )
             except AllocatorFullError:
                 self._reserved[key] = None
         return self._reserved[key]
 
     def _capacity_bytes(self, doubt_bytes: int = 0) -> int:
-        return int(self.gpu.memory_bytes * self.fill) - context_bytes(self.gpu) - doubt_bytes
+        return int(self.gpu.memory_bytes * self.fill) - context_bytes(self.gpu, self.runtime) - doubt_bytes
 
     def _search(self, capacity_bytes: int) -> int:
         """Return the largest microbatch that a replay fits into the capacity."""
@@ -224,27 +178,6 @@ class Prediction:
             low, high = (middle, high) if fits(middle) else (low, middle)
         return low
 
-    def _check_line(self) -> None:
-        """Trace the answer itself; where it does not lie on the line, search again by traces alone."""
-        if self._line is None or self.largest in (0, *self._traces):
-            return
-        expected = self._line.events_at(self.largest)
-        if self._trace(self.largest).record.events == expected:
-            return
-        self._line = None
-        self._reserved.clear()
-        self.largest = self._search(self._capacity_bytes())
-
-    def _bounds(self) -> tuple[int, int]:
-        doubt_bytes = int(DOUBT * self.gpu.memory_bytes) + CONTEXT_DOUBT_BYTES
-        low = self._search(self._capacity_bytes(doubt_bytes))
-        high = self._search(self._capacity_bytes(-doubt_bytes))
-        return min(low, self.largest), max(high, self.largest)
-
-
-def _grows(small: Record, large: Record) -> bool:
-    return sum(size for _, size in large.events) > sum(size for _, size in small.events)
-
 
 def predict(
     workload: str | type[Workload],
@@ -253,6 +186,8 @@ def predict(
     case: Mapping[str, CaseValue] | None = None,
     fill: float = 1.0,
     cap: int | None = None,
+    cuda: str | None = None,
+    expandable_segments: bool | None = None,
 ) -> Prediction:
     """Predict the memory and the largest microbatch of a job, without a GPU.
 
@@ -262,17 +197,42 @@ def predict(
         case: The setting of the input shape.
         fill: The share of the GPU's memory that the job may use.
         cap: The largest microbatch to look for.
+        cuda: The version of CUDA that the job's torch is built for, e.g. `"12.8"`; default: this torch's.
+        expandable_segments: Whether the job's allocator has that setting; default: as the environment says.
 
     Raises:
         InputError: A value cannot be used.
         TraceError: The workload cannot run on fake tensors.
     """
+    runtime = runtime_here(cuda=cuda, expandable_segments=expandable_segments)
+    cases = [Case(case or {})]
+    return predict_all(workload, gpus=[gpu], cases=cases, fill=fill, cap=cap, runtime=runtime)[0]
+
+
+def predict_all(
+    workload: str | type[Workload],
+    *,
+    gpus: Sequence[str | Gpu],
+    cases: Sequence[Case],
+    runtime: Runtime,
+    fill: float = 1.0,
+    cap: int | None = None,
+) -> list[Prediction]:
+    """Predict every case on every GPU; GPUs that run the same kernels share their traces."""
     check_fill(fill)
     if cap is not None:
         _check_microbatch(cap, "cap")
     loaded = load(workload) if isinstance(workload, str) else check_class(workload, repr(workload))
-    found = find_gpu(gpu) if isinstance(gpu, str) else gpu
-    return Prediction(loaded, gpu=found, case=Case(case or {}), fill=fill, cap=cap)
+    found = [find_gpu(gpu) if isinstance(gpu, str) else gpu for gpu in gpus]
+    predictions = []
+    for case in cases:
+        traced: dict[bool, TracedSizes] = {}
+        for gpu in found:
+            generation = has_flash_attention(gpu.capability)
+            if generation not in traced:
+                traced[generation] = TracedSizes(loaded, case, capability=gpu.capability)
+            predictions.append(Prediction(traced[generation], gpu=gpu, runtime=runtime, fill=fill, cap=cap))
+    return predictions
 
 
 def _check_microbatch(microbatch: Any, name: str = "microbatch") -> None:

@@ -26,6 +26,7 @@ from brim.tracing.cuda_like import as_on_cuda
 from brim.tracing.fake import fake_tensors, fake_workload
 from brim.tracing.ledger import Ledger
 from brim.tracing.record import Phase, Record
+from brim.tracing.shortcuts import Shortcuts
 from brim.tracing.watching import Watch, watched
 from brim.workload import Workload, prepare
 
@@ -71,15 +72,14 @@ def trace(
         capability: The compute capability of the GPU to behave as; None for the CPU.
     """
     device = torch.device("cpu" if capability is None else "cuda")
-    ledger = Ledger(backing)
     held_bytes: list[int] = []
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         if capability is not None:
             stack.enter_context(as_on_cuda(capability))
-        mode = stack.enter_context(fake_tensors())
-        stack.enter_context(ledger)
+        mode = stack.enter_context(fake_tensors(on_cuda=capability is not None))
+        ledger = stack.enter_context(Ledger(backing, Shortcuts(mode)))
         watch = stack.enter_context(watched(ledger))
         built = _build_faked(workload_class, case, device)
         workload = built or _build_for_real(workload_class, case, device, mode, ledger, watch)

@@ -236,3 +236,40 @@ def test_on_a_terminal_it_draws_a_live_table(tmp_path: Path):
     assert "confirming 4" in text
     assert "█" in text
     assert "\x1b[?25h" in text  # the cursor is shown again
+
+
+@pytest.mark.parametrize(
+    ("address", "settings", "code", "message"),
+    [
+        ("nowhere.py:Name", (), 2, "nowhere.py"),
+        (f"{FAULTS}:StepRaises", SMALL, 1, "loss divided by nothing"),
+        (f"{SIMPLE}:Train", ("--fill", "1.7"), 2, "fill is 1.7"),
+    ],
+)
+def test_a_failure_is_a_json_document_too(brim_cli, address, settings, code, message):
+    run = brim_cli("find", address, *settings, "--json")
+    assert run.returncode == code
+    document = json.loads(run.stdout)
+    assert document["schema"] == "brim.error/1"
+    assert message in document["error"]["message"]
+
+
+def test_ctrl_c_while_the_workload_loads_ends_at_once_and_loads_nothing_again(tmp_path: Path):
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    module = tmp_path / "blocks.py"
+    module.write_text(
+        f"import os, threading\nopen(os.path.join({str(marks)!r}, str(os.getpid())), 'w').close()\n"
+        "threading.Event().wait()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "brim", "find", f"{module}:Name", *SMALL], stderr=subprocess.PIPE, text=True
+    )
+    while len(list(marks.iterdir())) < 2:  # the two servers that start together
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Interrupted." in stderr
+    assert len(list(marks.iterdir())) == 2
+    assert not any(psutil.pid_exists(int(mark.name)) for mark in marks.iterdir())

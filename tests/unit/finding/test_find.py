@@ -3,7 +3,10 @@
 import dataclasses
 import os
 import signal
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import psutil
 import pytest
@@ -199,5 +202,26 @@ def test_bad_input_is_refused_before_anything_runs(settings, message):
 
 def test_time_ends_a_search_with_the_largest_that_fitted():
     finding = find(f"{SIMPLE}:Train", strategy=Doubling(refine=True), time_limit="10ms")[0]
-    assert (finding.microbatch, finding.stopped_by, finding.confirmed) == (1, "time", False)
-    assert "time was up" in finding.note
+    assert (finding.microbatch, finding.stopped_by, finding.confirmed) == (1, "time", True)
+
+
+def test_a_call_without_a_main_guard_is_refused_where_the_file_is_loaded_again(tmp_path):
+    script = tmp_path / "unguarded.py"
+    script.write_text(
+        f"import sys; sys.path.insert(0, {str(Path(SIMPLE).parent)!r})\n"
+        "import brim\nfrom simple import Train\n\n\nclass Mine(Train):\n    pass\n\n\n"
+        'brim.find(Mine, memory="640MiB", device="cpu", cap=2, cache=False)\n'
+    )
+    ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 1
+    assert 'Put the call under `if __name__ == "__main__":`' in ended.stderr
+
+
+def test_a_model_that_cannot_train_on_one_sample_is_searched_above_it():
+    finding = find(f"{SIMPLE}:Normalized", memory="640MiB", device="cpu", cap=16, cache=False)[0]
+    assert finding.microbatch == 16
+
+
+def test_an_error_at_a_single_sample_says_where_to_start():
+    with pytest.raises(WorkloadError, match="start=2"):
+        find(f"{SIMPLE}:Normalized", memory="640MiB", device="cpu", cap=16, cache=False, start=1)

@@ -71,9 +71,32 @@ def test_it_says_what_a_step_did_not_do(kind, counts, missing):
     ],
 )
 def test_a_batch_that_may_hold_the_samples_is_accepted(batch):
-    assert wrong_size(batch, 6) is None
+    assert wrong_size(batch, 6, lambda size: torch.zeros(9, size, 3)) is None
+
+
+def test_a_second_dimension_that_only_happens_to_be_the_size_is_no_batch():
+    batch = torch.zeros(8, 60, 4)
+    assert "none holds 60 samples" in wrong_size(batch, 60, lambda size: batch)
+
+
+@pytest.mark.parametrize(
+    ("feed", "seen"),
+    [
+        (lambda model, batch: model(batch), 20),
+        (lambda model, batch: model(batch[:1]), 2),
+        (lambda model, batch: [model(part) for part in batch.split(5)], 20),
+        (lambda model, batch: model(batch.reshape(1, -1, 4)), 20),
+        (lambda model, batch: model(input=batch[:1]), 20),  # keywords cannot be seen
+    ],
+)
+def test_samples_are_those_that_the_model_was_given(feed, seen):
+    model, batch = torch.nn.Linear(4, 2), torch.zeros(10, 4)
+    with collect() as evidence:
+        for _ in range(2):
+            feed(model, batch)
+    assert evidence.samples(batch, 10, steps=2) == seen
 
 
 @pytest.mark.parametrize("batch", [torch.zeros(7, 4), {"ids": torch.zeros(5, 128)}, (torch.zeros(1, 512),)])
 def test_a_batch_that_shows_another_size_is_named(batch):
-    assert "none holds 6 samples" in wrong_size(batch, 6)
+    assert "none holds 6 samples" in wrong_size(batch, 6, lambda size: batch)

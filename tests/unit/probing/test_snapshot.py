@@ -1,6 +1,7 @@
 """Everything that training changes comes back bit for bit."""
 
 import random
+from types import SimpleNamespace
 
 import numpy
 import pytest
@@ -91,3 +92,16 @@ def test_everything_is_put_back_after_an_exception():
     with pytest.raises(ZeroDivisionError):
         train_and_fail(model, optimizer)
     assert fingerprint(model, optimizer) == before
+
+
+OWN_GENERATOR = torch.Generator()
+
+
+def test_generators_of_the_users_own_are_put_back():
+    holder = SimpleNamespace(generator=torch.Generator())
+    before = [generator.get_state() for generator in (OWN_GENERATOR, holder.generator)]
+    with restored():
+        for generator in (OWN_GENERATOR, holder.generator):
+            torch.rand(3, generator=generator)
+    after = [generator.get_state() for generator in (OWN_GENERATOR, holder.generator)]
+    assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))

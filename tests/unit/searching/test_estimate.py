@@ -36,9 +36,13 @@ def test_the_table_gives_the_known_starts(max_crops, start):
 
 
 def test_a_case_with_several_numbers_must_say_which():
-    with pytest.raises(InputError, match="several numbers: max_crops, px"):
-        ScaleTable().scale(Case({"max_crops": 2, "px": 224}))
-    assert ScaleTable(key="px").scale(Case({"max_crops": 2, "px": 224})) == 0.25
+    with pytest.raises(InputError, match="several numbers: seq_len, px"):
+        ScaleTable().scale(Case({"seq_len": 2, "px": 224}))
+    assert ScaleTable(key="px").scale(Case({"seq_len": 2, "px": 224})) == 0.25
+
+
+def test_crops_are_meant_where_there_are_other_numbers():
+    assert ScaleTable().scale(Case({"max_crops": 12, "px": 224})) == 0.3
 
 
 def test_a_case_without_numbers_starts_at_the_cap():

@@ -118,8 +118,17 @@ def test_time_stops_the_search_with_what_has_fitted():
     search = Search(Doubling(), Bounds(cap=64, seconds=10))
     for _ in range(3):
         search.tell(search.ask(elapsed_seconds=1).microbatch, fits=True)
-    assert search.ask(elapsed_seconds=11) is None
-    assert (search.answer, search.stopped_by, search.confirmed) == (4, "time", False)
+    confirming = search.ask(elapsed_seconds=11)
+    assert (confirming.microbatch, confirming.confirms) == (4, True)
+    search.tell(4, fits=True)
+    assert search.ask(elapsed_seconds=12) is None
+    assert (search.answer, search.stopped_by, search.confirmed) == (4, "time", True)
+
+
+def test_doubling_that_never_ran_out_was_stopped_by_the_cap():
+    search = Search(Doubling(), Bounds(cap=100))
+    run(search, lambda size: True)
+    assert (search.answer, search.stopped_by) == (64, "cap")
 
 
 @pytest.mark.parametrize("name", ["cap", "start", "multiple_of", "tries"])

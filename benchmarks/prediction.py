@@ -1,0 +1,235 @@
+"""Compare predictions with memory that was measured: on this CPU, and by others on real GPUs.
+
+    python benchmarks/prediction.py cpu             # 23 models against the CPU allocator's real peak
+    python benchmarks/prediction.py timm            # the largest batch of timm's models on an RTX 3090
+    python benchmarks/prediction.py xmem            # peaks of training runs, beside four other estimators
+    python benchmarks/prediction.py bert            # seven ways to train bert-large on a V100
+    python benchmarks/prediction.py timm --limit 20 # a sample, spread over the file
+
+`data/` says where the figures come from. Rows run in two processes; one that was done is not done again: results are
+kept in `results/prediction-SET.jsonl` until that file is deleted. What all add up to is in `results/prediction.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import multiprocessing
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.progress import track
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results"
+MIB = 2**20
+NUM_PROCESSES = 2
+ESTIMATORS = ("xmem", "dnnmem", "schedtune", "llmem")
+ZOO_SIZES = (2, 4, 8)
+# Batch, settings and the driver's "used" in MiB with 1,343 for the context. Source: transformers' guide to training on
+# one GPU.
+BERT_ROWS: tuple[tuple[str, int, dict[str, Any], int], ...] = (
+    ("batch 4", 4, {}, 14949),
+    ("batch 1 × 4", 1, {"accumulation": 4}, 8681),
+    ("batch 1 × 4, checkpointing", 1, {"accumulation": 4, "checkpointing": True}, 6775),
+    ("batch 4, fp16", 4, {"half": True}, 13939),
+    ("batch 1 × 4, checkpointing, fp16", 1, {"accumulation": 4, "checkpointing": True, "half": True}, 7275),
+    ("batch 4, Adafactor", 4, {"optimizer": "adafactor"}, 12295),
+    ("batch 4, 8-bit Adam", 4, {"optimizer": "adam8bit"}, 13085),
+)
+BERT_DEFAULTS = {"accumulation": 1, "checkpointing": False, "half": False, "optimizer": "adamw"}
+
+
+def cpu_row(row: dict[str, Any]) -> dict[str, Any]:
+    """Trace one job of the zoo and run it for real."""
+    from allocator_peak import measure
+    from brim.cases import Case
+    from brim.tracing import trace
+    from zoo import Zoo
+
+    case = Case({"model": row["model"], "optimizer": row["optimizer"]})
+    real = measure(Zoo, case, row["microbatch"])
+    traced_bytes = trace(Zoo, case, row["microbatch"]).peak_bytes
+    return {
+        "traced_bytes": traced_bytes,
+        "tensor_bytes": real.tensor_bytes,
+        "scratch_bytes": real.peak_bytes - real.tensor_bytes,
+        "error": traced_bytes / real.tensor_bytes - 1,
+    }
+
+
+def timm_row(row: dict[str, Any]) -> dict[str, Any]:
+    """Predict the largest batch of one model, and count what its two traces cost."""
+    from brim.cases import Case
+    from brim.devices.catalog import find_gpu
+    from brim.tracing.prediction import Prediction
+    from brim.tracing.runtime import Runtime
+    from brim.tracing.sizes import TracedSizes
+    from timm_workload import TimmTrain
+
+    gpu = find_gpu("rtx-3090")
+    case = Case({"model": row["model"], "layout": row["layout"], "image_size": int(row["image_size"])})
+    started = time.process_time()
+    traced = TracedSizes(TimmTrain, case, capability=gpu.capability)
+    trace_seconds = time.process_time() - started
+    prediction = Prediction(traced, gpu=gpu, runtime=Runtime(cuda=(11, 3)), cap=1024)
+    fails = int(row["fails_batch"]) if row["fails_batch"] else None
+    inside = int(row["fits_batch"]) <= prediction.largest and (fails is None or prediction.largest < fails)
+    low, high = prediction.interval
+    return {
+        "largest": prediction.largest,
+        "interval": prediction.interval,
+        "inside": inside,
+        "interval_meets": high >= int(row["fits_batch"]) and (fails is None or low < fails),
+        "trace_cpu_seconds": round(trace_seconds, 2),
+        "num_operations": 2 * traced.num_operations,
+    }
+
+
+def xmem_row(row: dict[str, Any]) -> dict[str, Any]:
+    """Predict the peak of one training run."""
+    from brim.cases import Case
+    from brim.devices.catalog import Gpu
+    from brim.tracing.prediction import Prediction
+    from brim.tracing.runtime import Runtime
+    from brim.tracing.sizes import TracedSizes
+    from xmem_workloads import Cnn, Transformer
+
+    zero_grad = int(row["zero_grad_mode"] or 0)
+    case = Case({"model": row["model"], "optimizer": row["optimizer"], "zero_grad": zero_grad})
+    gpu = Gpu(name=row["gpu"], memory_bytes=int(row["gpu_total_bytes"]), capability=(8, 6))
+    traced = TracedSizes(Cnn if row["family"] == "cnn" else Transformer, case, capability=gpu.capability)
+    prediction = Prediction(traced, gpu=gpu, runtime=Runtime(cuda=(12, 4)))
+    # What was measured begins after the context was made.
+    predicted = prediction.peak(int(row["batch_size"])).reserved_bytes
+    measured = int(row["measured_bytes"])
+    peers = {name: float(row[f"{name}_bytes"]) / measured - 1 for name in ESTIMATORS if row[f"{name}_bytes"]}
+    return {"predicted_bytes": predicted, "measured_bytes": measured, "error": predicted / measured - 1, "peers": peers}
+
+
+def bert_row(row: dict[str, Any]) -> dict[str, Any]:
+    """Predict what the driver would show for one way to train bert-large."""
+    from bert import BertLarge
+    from brim.cases import Case
+    from brim.devices.catalog import find_gpu
+    from brim.tracing.prediction import Prediction
+    from brim.tracing.runtime import Runtime
+    from brim.tracing.sizes import TracedSizes
+
+    gpu = find_gpu("v100-16gb")
+    traced = TracedSizes(BertLarge, Case({**BERT_DEFAULTS, **row["settings"]}), capability=gpu.capability)
+    prediction = Prediction(traced, gpu=gpu, runtime=Runtime(cuda=(11, 3)))
+    predicted_mib = prediction.peak(row["microbatch"]).device_bytes / MIB
+    return {"predicted_mib": round(predicted_mib), "error": predicted_mib / row["measured_mib"] - 1}
+
+
+def _csv_rows(name: str) -> Iterator[dict[str, Any]]:
+    with (HERE / "data" / name).open() as lines:
+        yield from (row for row in csv.DictReader(lines) if row.get("oom") != "true")
+
+
+def _cpu_rows() -> Iterator[dict[str, Any]]:
+    from zoo import MODELS, OPTIMIZERS
+
+    for model in MODELS:
+        for optimizer in OPTIMIZERS:
+            for size in ZOO_SIZES:
+                yield {"model": model, "optimizer": optimizer, "microbatch": size}
+
+
+def _bert_rows() -> Iterator[dict[str, Any]]:
+    for name, size, settings, measured in BERT_ROWS:
+        yield {"name": name, "microbatch": size, "settings": settings, "measured_mib": measured}
+
+
+SETS: dict[str, tuple[Callable[[], Iterator[dict[str, Any]]], Callable[[dict[str, Any]], dict[str, Any]]]] = {
+    "cpu": (_cpu_rows, cpu_row),
+    "timm": (lambda: _csv_rows("timm-rtx3090-train.csv"), timm_row),
+    "xmem": (lambda: _csv_rows("xmem-runs.csv"), xmem_row),
+    "bert": (_bert_rows, bert_row),
+}
+
+
+def run_row(job: tuple[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return a row with its result, or with why there is none."""
+    import torch
+
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    name, row = job
+    try:
+        result = SETS[name][1](row)
+    except Exception as error:  # noqa: BLE001  a row that cannot be predicted is counted, not hidden
+        result = {"problem": f"{type(error).__name__}: {error}"[:300]}
+    return {"row": row, **result}
+
+
+def summarize(name: str, results: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the figures that the rows add up to."""
+    done = [result for result in results if "problem" not in result]
+    summary: dict[str, Any] = {"num_rows": len(results), "num_failed": len(results) - len(done)}
+    if name == "timm":
+        return summary | _summarize_timm(done)
+    errors = [abs(result["error"]) for result in done]
+    summary |= {"median_error": statistics.median(errors), "worst_error": max(errors)}
+    if name == "xmem":
+        summary["share_under_by_5_percent"] = sum(result["error"] < -0.05 for result in done) / len(done)
+        for peer in ESTIMATORS:
+            summary[f"median_error_{peer}"] = statistics.median(
+                abs(result["peers"][peer]) for result in done if peer in result["peers"]
+            )
+    if name == "cpu":
+        summary["num_models"] = len({result["row"]["model"] for result in done})
+        summary["largest_scratch_share"] = max(result["scratch_bytes"] / result["tensor_bytes"] for result in done)
+    if name == "bert":
+        summary["rows"] = {result["row"]["name"]: result["predicted_mib"] for result in done}
+    return summary
+
+
+def _summarize_timm(done: list[dict[str, Any]]) -> dict[str, Any]:
+    bracketed = [result for result in done if result["row"]["fails_batch"]]
+    per_operation = [result["trace_cpu_seconds"] / result["num_operations"] for result in done]
+    sizes = [float(result["num_operations"]) for result in done]
+    seconds = [float(result["trace_cpu_seconds"]) for result in done]
+    return {
+        "num_bracketed": len(bracketed),
+        "share_inside": sum(result["inside"] for result in bracketed) / len(bracketed),
+        "share_interval_meets": sum(result["interval_meets"] for result in bracketed) / len(bracketed),
+        "median_trace_cpu_seconds": statistics.median(seconds),
+        "median_microseconds_per_operation": statistics.median(per_operation) * 1e6,
+        "correlation_of_seconds_with_operations": statistics.correlation(sizes, seconds),
+    }
+
+
+def main() -> None:
+    """Run the rows that were not done yet, then print and keep what all add up to."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("set", choices=sorted(SETS))
+    parser.add_argument("--limit", type=int, help="rows to run, spread over the set; default: all")
+    options = parser.parse_args()
+    rows = list(SETS[options.set][0]())
+    if options.limit:
+        rows = rows[:: max(1, len(rows) // options.limit)]
+    kept = RESULTS / f"prediction-{options.set}.jsonl"
+    results = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
+    done = [result["row"] for result in results]
+    jobs = [(options.set, row) for row in rows if row not in done]
+    with multiprocessing.get_context("spawn").Pool(NUM_PROCESSES, maxtasksperchild=20) as pool, kept.open("a") as out:
+        for result in track(pool.imap_unordered(run_row, jobs), total=len(jobs), description=options.set):
+            results.append(result)
+            out.write(json.dumps(result) + "\n")
+            out.flush()
+    document = RESULTS / "prediction.json"
+    summaries = json.loads(document.read_text()) if document.exists() else {}
+    summaries[options.set] = summarize(options.set, results)
+    document.write_text(json.dumps(summaries, indent=2) + "\n")
+    print(json.dumps(summaries[options.set], indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,17 @@
+"""Import torchvision and timm beside a torch without CUDA, where their native operators do not load: define them."""
+
+from __future__ import annotations
+
+import torch
+
+_library = torch.library.Library("torchvision", "DEF")
+for _schema in (
+    "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+):
+    _library.define(_schema)
+
+import timm  # noqa: E402
+import torchvision  # noqa: E402
+
+__all__ = ["timm", "torchvision"]

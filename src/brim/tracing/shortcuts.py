@@ -1,0 +1,148 @@
+"""Shorter ways to the same fake results: most of a trace's time would go into finding out what is known beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
+
+_aten = torch.ops.aten
+_CPU = torch.device("cpu")
+# Operators whose own shape functions are exact and written in C++: asked directly they answer ten times as fast as
+# through fake tensors' decompositions.
+_DIRECT_NAMES = """
+alias detach view _unsafe_view t transpose.int permute expand unsqueeze squeeze.dim squeeze.dims select.int
+slice.Tensor split.Tensor split_with_sizes unbind.int as_strided
+mm bmm baddbmm mean.dim sum.dim_IntList cat clone _to_copy empty_like zeros_like ones_like new_empty new_zeros
+_softmax _log_softmax
+add_.Tensor add_.Scalar sub_.Tensor mul_.Tensor mul_.Scalar div_.Tensor div_.Scalar addcmul_ addcdiv_ sqrt_ copy_
+zero_ fill_.Scalar relu_ silu_ sigmoid_ uniform_ normal_
+"""
+# Operators whose result is like their tensors where these are all of one shape, type and layout.
+_ELEMENTWISE_NAMES = """
+add.Tensor sub.Tensor mul.Tensor div.Tensor mul.Scalar div.Scalar neg exp log sqrt rsqrt tanh sigmoid relu gelu silu
+hardswish hardsigmoid pow.Tensor_Scalar gelu_backward silu_backward sigmoid_backward tanh_backward threshold_backward
+hardswish_backward hardsigmoid_backward _softmax_backward_data _log_softmax_backward_data
+"""
+
+
+def _overload(name: str) -> Any:
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(_aten, packet), overload or "default")
+
+
+_DIRECT = frozenset(_overload(name) for name in _DIRECT_NAMES.split())
+_ELEMENTWISE = frozenset(_overload(name) for name in _ELEMENTWISE_NAMES.split())
+
+
+class Shortcuts:
+    """Answers operators on the fake tensors of one mode, all of them on the CPU."""
+
+    def __init__(self, mode: FakeTensorMode) -> None:
+        self._mode = mode
+
+    def run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Return what `func` returns on fake tensors; `NotImplemented` where there is no shortcut."""
+        shape_function = _SHAPE_FUNCTIONS.get(func)
+        if shape_function is None or not self._are_ours(args, known=func in _NORMS):
+            return NotImplemented
+        if kwargs.get("device") is not None:
+            kwargs = {name: value for name, value in kwargs.items() if name != "device"}
+        with in_kernel_invocation_manager(self._mode):
+            result = shape_function(*args, **kwargs)
+        return result if result is NotImplemented else self._wrap(result)
+
+    def _are_ours(self, args: Sequence[Any], *, known: bool) -> bool:
+        """Return whether all tensors are fake ones of this mode, and none has known values unless that is allowed."""
+        for value in args:
+            if isinstance(value, torch.Tensor):
+                if type(value) is not FakeTensor or value.fake_mode is not self._mode:
+                    return False
+                if value.constant is not None and not known:
+                    return False
+            elif isinstance(value, (list, tuple)) and not self._are_ours(value, known=known):
+                return False
+        return True
+
+    def _wrap(self, result: Any) -> Any:
+        if isinstance(result, FakeTensor):
+            return result
+        if isinstance(result, torch.Tensor):
+            return FakeTensor(self._mode, result, _CPU)
+        if isinstance(result, (list, tuple)):
+            return type(result)(self._wrap(item) for item in result)
+        return result
+
+
+def _batch_norm(images: Any, weight: Any, bias: Any, mean: Any, variance: Any, training: bool, *_: Any) -> Any:
+    # The statistics are kept in float32 even of float16 images.
+    dtype = torch.float64 if images.dtype is torch.float64 else torch.float32
+    statistics = (images.shape[1] if training else 0,)
+    return torch.empty_like(images), *(images.new_empty(statistics, dtype=dtype) for _ in range(2))
+
+
+def _batch_norm_backward(
+    gradient: Any, images: Any, weight: Any, mean: Any, variance: Any, save_mean: Any, save_std: Any, *rest: Any
+) -> Any:
+    _training, _epsilon, wanted = rest
+    parameter = save_mean if weight is None else weight
+    return _like_wanted((images, parameter, parameter), wanted)
+
+
+def _layer_norm(values: Any, normalized: Sequence[int], *_: Any) -> Any:
+    kept = values.dim() - len(normalized)
+    statistics = (*values.shape[:kept], *[1] * len(normalized))
+    result = torch.empty_like(values, memory_format=torch.contiguous_format)
+    return result, values.new_empty(statistics), values.new_empty(statistics)
+
+
+def _layer_norm_backward(
+    gradient: Any, values: Any, normalized: Sequence[int], mean: Any, std: Any, weight: Any, bias: Any, wanted: Any
+) -> Any:
+    return _like_wanted((values, weight, bias), wanted)
+
+
+def _like_wanted(tensors: Sequence[Any], wanted: Sequence[bool]) -> tuple[Any, ...]:
+    return tuple(
+        torch.empty_like(tensor) if is_wanted and tensor is not None else None
+        for tensor, is_wanted in zip(tensors, wanted, strict=True)
+    )
+
+
+def _like_first(*args: Any, **kwargs: Any) -> Any:
+    first = args[0]
+    if not first.is_floating_point() or not _is_dense(first):
+        return NotImplemented
+    for other in args[1:]:
+        if isinstance(other, torch.Tensor) and not _is_like(first, other):
+            return NotImplemented
+    return torch.empty_like(first)
+
+
+def _addmm(bias: Any, left: Any, right: Any, **_: Any) -> Any:
+    is_plain = left.dim() == right.dim() == 2 and left.dtype is right.dtype is bias.dtype
+    return left.new_empty((left.shape[0], right.shape[1])) if is_plain else NotImplemented
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    return tensor.is_contiguous() or (tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last))
+
+
+def _is_like(first: torch.Tensor, other: torch.Tensor) -> bool:
+    return first.shape == other.shape and first.dtype is other.dtype and first.stride() == other.stride()
+
+
+_NORMS: Mapping[Any, Callable[..., Any]] = {
+    _aten.native_batch_norm.default: _batch_norm,
+    _aten.native_batch_norm_backward.default: _batch_norm_backward,
+    _aten.native_layer_norm.default: _layer_norm,
+    _aten.native_layer_norm_backward.default: _layer_norm_backward,
+}
+_SHAPE_FUNCTIONS: Mapping[Any, Callable[..., Any]] = {
+    **{func: func for func in _DIRECT},
+    **dict.fromkeys(_ELEMENTWISE, _like_first),
+    **_NORMS,
+    _aten.addmm.default: _addmm,
+}
