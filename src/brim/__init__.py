@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from brim.finding import find
     from brim.findings import Finding, Findings, Probe, Verdict
     from brim.tracing import MemoryPeak, Prediction, predict
+    from brim.training import Accumulator
     from brim.workload import Workload
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Accumulator": "brim.training",
     "BrimError": "brim.errors",
     "Case": "brim.cases",
     "Finding": "brim.findings",
@@ -33,6 +35,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Accumulator",
     "BrimError",
     "Case",
     "Finding",

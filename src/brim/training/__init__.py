@@ -1,0 +1,5 @@
+"""Inside the user's loop: accumulation whose gradient is the big batch's, and an audit of other loops."""
+
+from brim.training.accumulator import Accumulator
+
+__all__ = ["Accumulator"]
