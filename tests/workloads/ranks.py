@@ -208,6 +208,41 @@ def _overflowing(*, only_on_rank: int) -> Callable[..., None]:
     return overflow
 
 
+def audit_a_loop(mistake: str) -> dict[str, object]:
+    """A loop of three microbatches a window, of unequal sizes, over both ranks, with a tail."""
+    rank = dist.get_rank()
+    net = Net()
+    del net.extra  # DDP would wait for its gradient
+    model = DistributedDataParallel(net)
+    batches = [make_batch(2 + (3 * k + rank) % 4, seed=10 * k + rank) for k in range(5)]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train(loader) -> None:
+        drawn = list(loader)
+        for window in (drawn[:3], drawn[3:]):
+            here = float(sum(len(y) for _, y in window))
+            everywhere = torch.tensor(here)
+            dist.all_reduce(everywhere)
+            for k, (x, y) in enumerate(window, 1):
+                factor = {
+                    "none": NUM_RANKS / everywhere,
+                    "missing ranks": 1 / everywhere,
+                    "mean of ranks": 1 / here,
+                }[mistake]
+                model.require_backward_grad_sync = k == len(window)
+                (loss_sum(model, x, y) * factor).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    report = brim.audit(train, model, batches, lambda batch: (loss_sum(model, *batch), len(batch[1])))
+    return {
+        "causes": [[str(cause) for cause in window.causes] for window in report.windows],
+        "ratios": [window.ratio for window in report.windows],
+        "items": [window.items for window in report.windows],
+        "num_ranks": report.num_ranks,
+    }
+
+
 def main() -> None:
     dist.init_process_group("gloo")
     warnings.filterwarnings("ignore", ".*parameters got no gradient")
@@ -229,6 +264,8 @@ def main() -> None:
     results["ddp out of turn"] = run_forward_out_of_turn("ddp")
     results["ddp one head"] = use_a_head_on_one_rank_only("ddp")
     results["ddp communication"] = count_communication("ddp")
+    for mistake in ("none", "missing ranks", "mean of ranks"):
+        results[f"audit {mistake}"] = audit_a_loop(mistake)
     torch.save(results, Path(sys.argv[1]) / f"rank{dist.get_rank()}.pt")
     dist.destroy_process_group()
 

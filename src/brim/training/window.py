@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -106,7 +105,8 @@ class RankReport:
 
     def to_row(self) -> list[float]:
         """Return the report as numbers that ranks can exchange."""
-        return [float(value) for value in dataclasses.astuple(self)]
+        flags = (self.bad_loss, self.bad_items, self.is_finished)
+        return [float(self.num_microbatches), self.loss, self.items, *map(float, flags)]
 
     @classmethod
     def from_row(cls, row: Sequence[float]) -> RankReport:

@@ -154,3 +154,16 @@ def test_ranks_communicate_gradients_once_a_window(results):
         assert after[:2] == [0, 0]
         assert after[2] == after[3] == after[4] > 0
         assert after[5] > after[4]
+
+
+@pytest.mark.parametrize(
+    ("mistake", "cause"),
+    [("none", []), ("missing ranks", ["missing × ranks"]), ("mean of ranks", ["mean of means"])],
+)
+def test_an_audit_over_ranks_names_what_is_wrong_between_them(results, mistake, cause):
+    found = [result[f"audit {mistake}"] for result in results]
+    assert found[0]["causes"] == found[1]["causes"] == [cause, cause]
+    assert found[0]["num_ranks"] == 2
+    assert found[0]["items"] == found[1]["items"]
+    if mistake == "missing ranks":
+        assert found[0]["ratios"] == pytest.approx([0.5, 0.5], rel=1e-6)
