@@ -2,7 +2,8 @@
 
 Cost: windows of a hand-written loop and of the Accumulator take turns, on one thread, with AdamW and clipping, timed as
 CPU time of the process, so that other work on the machine does not count. A model whose microbatch takes about 10 ms
-gives the ratio; one that takes next to nothing gives the cost itself, in seconds.
+gives the ratio; one that takes next to nothing gives the cost itself, in seconds. Where the windows have different
+numbers of items, the gradient is put right in a pass of its own over the parameters.
 
 Equality: a small decoder is trained for one epoch on ten microbatches of texts of which different shares are ignored,
 in windows of four, by each loop in its documented style. `brim.audit` holds every update against the gradient of the
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import itertools
 import json
 import logging
 import os
@@ -39,22 +41,27 @@ from report import Target, make_console, print_targets
 DEFAULT_OUT = Path(__file__).resolve().parent / "results" / "accumulation.json"
 CLIP_NORM = 1.0
 # Batch, width and number of layers. The first takes about 10 ms for a microbatch on one thread.
-SIZES = {"10 ms": (128, 320, 8), "tiny": (1, 8, 2)}
-NUM_WINDOWS = {"10 ms": 300, "tiny": 2000}
+SIZES = {"10 ms": (128, 320, 8), "10 ms, unequal windows": (128, 320, 8), "tiny": (1, 8, 2)}
+NUM_WINDOWS = {"10 ms": 300, "10 ms, unequal windows": 300, "tiny": 2000}
 _PACKAGES = ("brim", "torch", "transformers", "accelerate", "lightning")
 
 
-def time_windows(batch: int, width: int, num_layers: int, num_windows: int) -> dict[str, float]:
+def time_windows(name: str, num_windows: int) -> dict[str, float]:
     """Return the seconds of a microbatch in a hand-written loop, and what the Accumulator adds to it."""
+    batch, width, num_layers = SIZES[name]
     x, y = torch.randn(batch, width), torch.randint(0, width, (batch,))
-    loops = {"by hand": _by_hand(_mlp(width, num_layers), x, y), "brim": _with_brim(_mlp(width, num_layers), x, y)}
+    varies = "unequal" in name
+    loops = {
+        "by hand": _by_hand(_mlp(width, num_layers), x, y),
+        "brim": _with_brim(_mlp(width, num_layers), x, y, varies=varies),
+    }
     seconds: dict[str, list[float]] = {name: [] for name in loops}
     for turn in range(num_windows):
         # Who goes first changes, so that what follows the other's garbage is shared.
-        for name in sorted(loops, reverse=turn % 2 == 1):
+        for loop in sorted(loops, reverse=turn % 2 == 1):
             started = time.process_time()
-            loops[name]()
-            seconds[name].append((time.process_time() - started) / ACCUMULATION)
+            loops[loop]()
+            seconds[loop].append((time.process_time() - started) / ACCUMULATION)
     by_hand = statistics.median(seconds["by hand"])
     added = statistics.median(ours - theirs for ours, theirs in zip(seconds["brim"], seconds["by hand"], strict=True))
     return {"by_hand_seconds": by_hand, "added_seconds": added, "added_share": added / by_hand}
@@ -78,13 +85,16 @@ def _by_hand(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Callable[[],
     return window
 
 
-def _with_brim(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Callable[[], None]:
+def _with_brim(model: nn.Module, x: torch.Tensor, y: torch.Tensor, *, varies: bool) -> Callable[[], None]:
     optimizer = torch.optim.AdamW(model.parameters())
     acc = brim.Accumulator(model, optimizer, accumulation=ACCUMULATION, clip_norm=CLIP_NORM)
 
+    numbers = itertools.count()
+
     def window() -> None:
+        more = next(numbers) % 2 if varies else 0
         for _ in range(ACCUMULATION):
-            acc.backward(F.cross_entropy(model(x), y, reduction="sum"), items=len(y))
+            acc.backward(F.cross_entropy(model(x), y, reduction="sum"), items=len(y) + more)
 
     return window
 
@@ -131,11 +141,14 @@ def print_tables(cost: dict[str, Any], gradients: dict[str, Any], console: Conso
 
 def check_targets(cost: dict[str, Any], gradients: dict[str, Any]) -> list[Target]:
     """Return what brim is held to."""
-    share = cost["10 ms"]["added_share"]
     of_ten_ms = cost["tiny"]["added_seconds"] / 0.010
     apart = max(window["difference"] for window in gradients["brim.Accumulator"]["windows"])
+    shares = {name: row["added_share"] for name, row in cost.items() if name != "tiny"}
     return [
-        Target(what="cost, microbatch of 10 ms", wanted="at most 1%", measured=f"{share:.2%}", met=share <= 0.01),
+        *(
+            Target(what=f"cost, {name}", wanted="at most 1%", measured=f"{share:.2%}", met=share <= 0.01)
+            for name, share in shares.items()
+        ),
         Target(what="cost itself, of 10 ms", wanted="at most 1%", measured=f"{of_ten_ms:.2%}", met=of_ten_ms <= 0.01),
         Target(
             what="brim.Accumulator, float32", wanted="within 1e-5", measured=f"{apart:.1e} apart", met=apart <= 1e-5
@@ -153,8 +166,8 @@ def main() -> None:
     torch.set_num_threads(1)
     console = make_console()
     for name in SIZES:
-        time_windows(*SIZES[name], num_windows=10)  # the first windows pay for imports and the allocator
-    cost = {name: time_windows(*SIZES[name], num_windows=NUM_WINDOWS[name]) for name in SIZES}
+        time_windows(name, num_windows=10)  # the first windows pay for imports and the allocator
+    cost = {name: time_windows(name, num_windows=NUM_WINDOWS[name]) for name in SIZES}
     gradients = compare_gradients()
     targets = check_targets(cost, gradients)
     print_tables(cost, gradients, console)

@@ -8,7 +8,15 @@ from typing import Any
 import lightning
 import torch
 from accelerate import Accelerator
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PrinterCallback,
+    Trainer,
+    TrainingArguments,
+)
 
 import brim
 
@@ -157,7 +165,9 @@ def with_transformers(batches: list[Batch], model: torch.nn.Module | None = None
             disable_tqdm=True,
         )
         texts = [{name: values[k] for name, values in batch.items()} for batch in batches for k in range(2)]
-        return audit(Trainer(model, arguments, train_dataset=texts), model, batches)
+        trainer = Trainer(model, arguments, train_dataset=texts)
+        trainer.remove_callback(PrinterCallback)
+        return audit(trainer, model, batches)
 
 
 def with_transformers_gpt2(batches: list[Batch]) -> brim.AuditReport:

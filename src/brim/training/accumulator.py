@@ -14,15 +14,15 @@ from brim.training.gradient_sync import sync_for
 from brim.training.splitting import count_samples, split
 from brim.training.telling import warn_caller
 from brim.training.updating import Updater
-from brim.training.window import Count, RankReport, Window, check_microbatch, find_problem, power_of_two_near
+from brim.training.window import Count, RankReport, Window, check_microbatch, find_problem
 
 
 class Accumulator:
     """Run the backward passes of a loop, and update once for every window of microbatches.
 
     The gradient of an update is that of the mean loss over all items of its window, over all microbatches and ranks,
-    however unequal they are. How many items there are is known at the end of a window only, so sums are accumulated
-    and divided once.
+    however unequal they are. How many items there are is known at the end of a window only, so each loss is divided by
+    as many as are expected, and the gradient is put right once, before it is clipped.
 
     In-batch statistics cannot be made equal by any accumulation: BatchNorm and contrastive losses see a microbatch.
 
@@ -86,7 +86,7 @@ class Accumulator:
             schedulers=_as_list(scheduler),
             is_telling=self._sync.rank == 0,
         )
-        self._unit: float | None = None
+        self._expected_items: float | None = None
         self._open(1)
 
     @property
@@ -115,8 +115,9 @@ class Accumulator:
         window.add(0.0 if is_left_out else value, 0 if is_left_out else items)
         reports = self._exchange() if is_last else []
         if not is_left_out:
-            loss = self._updater.scale(loss_sum * (1 / (self._unit or 1.0)))
-            window.is_reduced = self._sync.backward(loss, last=is_last)
+            # Of the size of a mean, as 16-bit numbers and the scaler want it; over ranks gradients are averaged.
+            loss = loss_sum * (self._sync.num_ranks / (self._expected_items or 1.0))
+            window.is_reduced = self._sync.backward(self._updater.scale(loss), last=is_last)
         if is_last:
             return self._close(reports)
         self._sync.expect(last=window.is_next_last)
@@ -165,8 +166,8 @@ class Accumulator:
         """
         is_updated = False
         while True:
-            if self._unit is None and not self._window.num_microbatches:
-                self._agree_on_unit(0)
+            if self._expected_items is None and not self._window.num_microbatches:
+                self._expect(0)
             reports = self._exchange(is_finished=True)
             if any(report.num_microbatches for report in reports):
                 is_updated = self._close(reports)
@@ -187,7 +188,7 @@ class Accumulator:
         return {
             "window": window.to_state(),
             "gradients": [None if gradient is None else gradient.detach().clone() for gradient in gradients],
-            "unit": self._unit,
+            "expected_items": self._expected_items,
             "num_updates": self.num_updates,
         }
 
@@ -203,7 +204,7 @@ class Accumulator:
         self._drop()
         for parameter, gradient in zip(parameters, gradients, strict=False):
             parameter.grad = None if gradient is None else gradient.detach().clone().to(parameter.device)
-        self._unit, self.num_updates = state["unit"], state["num_updates"]
+        self._expected_items, self.num_updates = state["expected_items"], state["num_updates"]
         self._window = Window.from_state(state["window"])
         self._sync.expect(last=self._window.is_next_last)
 
@@ -214,13 +215,13 @@ class Accumulator:
                 f"There are gradients before the first microbatch of window {self._window.index}, and they would count "
                 "as part of it. Call optimizer.zero_grad(), and leave every backward pass to Accumulator.backward()."
             )
-        if self._unit is None:
-            self._agree_on_unit(float(items))
+        if self._expected_items is None:
+            self._expect(float(items))
 
-    def _agree_on_unit(self, items: float) -> None:
-        """Guess how many items a window has, the same on all ranks, before any was seen."""
+    def _expect(self, items: float) -> None:
+        """Guess from the first microbatch, the same on all ranks, how many items a window has."""
         largest = max(row[0] for row in self._sync.gather([items]))
-        self._unit = power_of_two_near(largest * self.accumulation) if largest > 0 else None
+        self._expected_items = largest * self.accumulation * self._sync.num_ranks or None
 
     def _is_left_out(self, loss: torch.Tensor) -> bool:
         is_left_out = not math.isfinite(float(loss))
@@ -246,7 +247,7 @@ class Accumulator:
 
     def _close(self, reports: list[RankReport]) -> bool:
         """Update with all that the window holds over all ranks."""
-        window, num_ranks = self._window, self._sync.num_ranks
+        window = self._window
         self.items = math.fsum(report.items for report in reports)
         if self.items == 0:
             self.loss = None
@@ -257,9 +258,10 @@ class Accumulator:
         self.loss = math.fsum(report.loss for report in reports) / self.items
         if not window.is_reduced:
             self._sync.reduce(self._updater.parameters())
-        is_updated = self._updater.update(num_ranks * (self._unit or 1.0) / self.items)
+        is_updated = self._updater.update((self._expected_items or 1.0) / self.items)
         self.num_updates += is_updated
-        self._unit = power_of_two_near(self.items / num_ranks)
+        if not any(report.is_finished for report in reports):
+            self._expected_items = self.items
         self._open(window.index + 1)
         return is_updated
 

@@ -66,7 +66,8 @@ class Updater:
             optimizers = [optimizer for optimizer in optimizers if _has_gradients(optimizer)]
             for optimizer in optimizers:
                 self._scaler.unscale_(optimizer)
-        torch._foreach_mul_(gradients, factor)
+        if factor != 1:
+            torch._foreach_mul_(gradients, factor)
         if self._clip_norm is not None:
             self.grad_norm = nn.utils.clip_grad_norm_(parameters, self._clip_norm)
         is_updated = self._step(optimizers)

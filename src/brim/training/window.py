@@ -147,18 +147,6 @@ def find_problem(reports: Sequence[RankReport], window: Window, *, uneven: bool)
     return None
 
 
-def power_of_two_near(items: float) -> float:
-    """Return the power of two nearest to a number of items, by ratio.
-
-    Gradients are accumulated divided by it: then they have about the size of a mean, which 16-bit numbers can hold,
-    and a power of two costs no precision.
-
-    >>> power_of_two_near(3000), power_of_two_near(0)
-    (4096.0, 1.0)
-    """
-    return 2.0 ** round(math.log2(items)) if items > 0 else 1.0
-
-
 def check_microbatch(loss_sum: torch.Tensor, items: Count) -> None:
     """Refuse what cannot be the loss of a microbatch with its items."""
     if not isinstance(loss_sum, torch.Tensor) or loss_sum.numel() != 1:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from brim.training.auditing.causes import ADVICE, INHERENT, Cause
 
 _WIDTH = 100
+# Below this, four decimals would show little but zeros.
+_SMALLEST = 0.0005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,31 +63,21 @@ class AuditReport:
         return all(cause in INHERENT for cause in self.causes)
 
     def __str__(self) -> str:
-        rows = [("window", "microbatches", "items", "ratio", "difference", "in one pass", "cause")]
-        for window in self.windows:
-            rows.append(
-                (
-                    str(window.index),
-                    str(window.num_microbatches),
-                    f"{window.items:,.10g}",
-                    f"{window.ratio:.4g}",
-                    _as_share(window.difference),
-                    "–" if window.one_pass_difference is None else _as_share(window.one_pass_difference),
-                    ", ".join(map(str, window.causes)) or "–",
-                )
-            )
-        widths = [max(len(row[column]) for row in rows) for column in range(6)]
-        lines = [
-            "  ".join([*(cell.rjust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]) for row in rows
-        ]
+        names = ["window", "microbatches", "items", "ratio", "difference", "in one pass", "cause"]
+        rows = [dict(zip(names, names, strict=True)), *(_cells(window) for window in self.windows)]
+        if not INHERENT.intersection(self.causes):
+            rows = [{name: cell for name, cell in row.items() if name != "in one pass"} for row in rows]
+        widths = {name: max(len(row[name]) for row in rows) for name in rows[0]}
+        lines = ["  ".join(cell.rjust(widths[name]) for name, cell in row.items() if name != "cause") for row in rows]
+        lines = [f"{line}  {row['cause']}" for line, row in zip(lines, rows, strict=True)]
         return "\n".join([*lines, "", *self._sentences()])
 
     def _sentences(self) -> list[str]:
-        said = []
+        said = [f"{cause}: {self._measured(cause)}{ADVICE[cause]}" for cause in self.causes]
         if self.is_right:
+            verdict = "The loop makes no mistake" if self.causes else "Every window has the gradient of its full batch"
             largest = max(window.difference for window in self.windows)
-            said.append(f"Every window has the gradient of its items; the largest difference is {largest:.0e}.")
-        said += [f"{cause}: {self._measured(cause)}{ADVICE[cause]}" for cause in self.causes]
+            said.insert(0, f"{verdict}; the largest difference is {largest:.0e}.")
         return [
             line
             for sentence in (*said, *self.notes)
@@ -101,10 +93,25 @@ class AuditReport:
         return f"one forward pass over the full batch has a gradient up to {_as_share(max(shares))} apart; "
 
 
+def _cells(window: AuditedWindow) -> dict[str, str]:
+    one_pass = window.one_pass_difference
+    return {
+        "window": str(window.index),
+        "microbatches": str(window.num_microbatches),
+        "items": f"{window.items:,.10g}",
+        "ratio": f"{window.ratio:.4f}"
+        if window.ratio == 0 or abs(window.ratio) >= _SMALLEST
+        else f"{window.ratio:.1e}",
+        "difference": _as_share(window.difference),
+        "in one pass": "–" if one_pass is None else _as_share(one_pass),
+        "cause": ", ".join(map(str, window.causes)) or "–",
+    }
+
+
 def _as_share(share: float) -> str:
     """Return a share as percent, or as a power of ten where it is tiny.
 
     >>> _as_share(0.5), _as_share(3.2e-8)
     ('50.0%', '3e-08')
     """
-    return f"{share:.1%}" if share >= 0.0005 else f"{share:.0e}"
+    return f"{share:.1%}" if share >= _SMALLEST else f"{share:.0e}"
