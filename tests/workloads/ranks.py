@@ -97,7 +97,8 @@ def run_in_windows(wrap: str, *, uneven: bool = False) -> list[list[torch.Tensor
     found = []
     for seed in range(NUM_DRAWS):
         accumulation, batches = draw(seed, uneven=uneven)
-        run = Run(wrap, accumulation=accumulation, uneven=uneven)
+        group = dist.group.WORLD if wrap == "plain" else None
+        run = Run(wrap, accumulation=accumulation, uneven=uneven, group=group)
         run.feed(batches[dist.get_rank()])
         run.acc.finish()
         found.append(run.gradients)
@@ -150,6 +151,13 @@ def end_too_early(wrap: str) -> str:
     except brim.BrimError as error:
         return str(error)
     return "nothing"
+
+
+def forget_to_wrap() -> str:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        Run("plain", accumulation=2)
+    return " ".join(str(warning.message) for warning in caught)
 
 
 def run_forward_out_of_turn(wrap: str) -> list[torch.Tensor]:
@@ -260,6 +268,8 @@ def main() -> None:
         }.items()
     }
     results["ddp uneven"] = run_in_windows("ddp", uneven=True)
+    results["plain windows"] = run_in_windows("plain")
+    results["plain"] = forget_to_wrap()
     results["ddp too early"] = end_too_early("ddp")
     results["ddp out of turn"] = run_forward_out_of_turn("ddp")
     results["ddp one head"] = use_a_head_on_one_rank_only("ddp")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -67,7 +68,10 @@ class Accumulator:
         uneven: bool = False,
         group: Any = None,
     ) -> None:
-        _check_settings(accumulation, clip_norm, on_nan)
+        if not isinstance(accumulation, int) or accumulation < 1:
+            raise InputError(f"accumulation is {accumulation!r}. Use a whole number of microbatches, at least 1.")
+        if on_nan not in ("raise", "skip"):
+            raise InputError(f"on_nan is {on_nan!r}. Use 'raise' or 'skip'.")
         self.accumulation = accumulation
         self.loss: float | None = None
         self.items = 0.0
@@ -80,10 +84,10 @@ class Accumulator:
             raise InputError("uneven=True does not work with fully_shard: every rank has to run every forward pass.")
         self._updater = Updater(
             model,
-            _as_list(optimizer),
+            optimizer,
             clip_norm=clip_norm,
             scaler=scaler,
-            schedulers=_as_list(scheduler),
+            scheduler=scheduler,
             is_telling=self._sync.rank == 0,
         )
         self._expected_items: float | None = None
@@ -117,7 +121,8 @@ class Accumulator:
         if not is_left_out:
             # Of the size of a mean, as 16-bit numbers and the scaler want it; over ranks gradients are averaged.
             loss = loss_sum * (self._sync.num_ranks / (self._expected_items or 1.0))
-            window.is_reduced = self._sync.backward(self._updater.scale(loss), last=is_last)
+            with self._dropping_on_failure():
+                window.is_reduced = self._sync.backward(self._updater.scale(loss), last=is_last)
         if is_last:
             return self._close(reports)
         self._sync.expect(last=window.is_next_last)
@@ -141,19 +146,14 @@ class Accumulator:
             )
         microbatches = split(batch, self.accumulation)
         self._check_lockstep(len(microbatches))
-        window, is_updated = self._window, False
-        window.length = len(microbatches)
-        try:
+        is_updated = False
+        self._window.length = len(microbatches)
+        with self._dropping_on_failure():
             for microbatch in microbatches:
-                self._sync.expect(last=window.is_next_last)
+                self._sync.expect(last=self._window.is_next_last)
                 result = loss_fn(microbatch)
                 loss_sum, items = result if isinstance(result, tuple) else (result, count_samples(microbatch))
                 is_updated = self.backward(loss_sum, items)
-        except BaseException:
-            # With sharded parameters dropping takes all ranks, and the others may not have failed.
-            if self._window is window and not self._sync.is_lockstep:
-                self._drop()
-            raise
         return is_updated
 
     def finish(self) -> bool:
@@ -276,6 +276,18 @@ class Accumulator:
         self._updater.clear()
         self._open(self._window.index + 1)
 
+    @contextmanager
+    def _dropping_on_failure(self) -> Iterator[None]:
+        """Let no half of a window stay where something fails in its middle."""
+        window = self._window
+        try:
+            yield
+        except BaseException:
+            # With sharded parameters dropping takes all ranks, and the others may not have failed.
+            if self._window is window and not self._sync.is_lockstep:
+                self._drop()
+            raise
+
     def _check_lockstep(self, num_microbatches: int) -> None:
         if not self._sync.is_lockstep:
             return
@@ -285,18 +297,3 @@ class Accumulator:
                 f"The ranks' batches make {counts} microbatches, and with fully_shard every rank has to run every "
                 "forward pass. Give each at least as many samples as there are microbatches."
             )
-
-
-def _check_settings(accumulation: int, clip_norm: float | None, on_nan: str) -> None:
-    if not isinstance(accumulation, int) or accumulation < 1:
-        raise InputError(f"accumulation is {accumulation!r}. Use a whole number of microbatches, at least 1.")
-    if clip_norm is not None and not (math.isfinite(clip_norm) and clip_norm > 0):
-        raise InputError(f"clip_norm is {clip_norm!r}. Use a number above 0, or None not to clip.")
-    if on_nan not in ("raise", "skip"):
-        raise InputError(f"on_nan is {on_nan!r}. Use 'raise' or 'skip'.")
-
-
-def _as_list(given: Any) -> list[Any]:
-    if given is None:
-        return []
-    return list(given) if isinstance(given, (list, tuple)) else [given]

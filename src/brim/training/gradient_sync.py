@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from brim.errors import InputError
+from brim.training.telling import warn_caller
 
 # Gradients travel in pieces of about this size. Source: the default bucket of DistributedDataParallel.
 BUCKET_BYTES = 25 * 2**20
@@ -170,6 +171,11 @@ def sync_for(model: nn.Module, *, group: Any = None, defer: bool = False) -> Gra
     replicas = [module for module in model.modules() if isinstance(module, DistributedDataParallel)]
     if replicas or group is not None:
         return Replicated(replicas, group or replicas[0].process_group, device, defer=defer)
+    if dist.get_world_size() > 1 and dist.get_rank() == 0:
+        warn_caller(
+            f"There are {dist.get_world_size()} ranks, and the model is neither in DistributedDataParallel nor sharded "
+            "by fully_shard: every rank accumulates on its own. Pass the wrapped model, or group= to average over it."
+        )
     return Alone()
 
 
@@ -179,8 +185,10 @@ def _sharded_roots(model: nn.Module) -> list[Any]:
 
     if any(isinstance(module, fsdp.FullyShardedDataParallel) for module in model.modules()):
         raise InputError("The model is wrapped in FullyShardedDataParallel. Use fully_shard (FSDP2) instead.")
-    kind = getattr(fsdp, "FSDPModule", None)  # public since torch 2.6
+    kind = getattr(fsdp, "FSDPModule", None)
     if kind is None:
+        if any(hasattr(parameter, "device_mesh") for parameter in model.parameters()):
+            raise InputError(f"The model is sharded, and torch is {torch.__version__}. Use torch 2.6 or newer.")
         return []
     names = [name for name, module in model.named_modules() if isinstance(module, kind)]
     return [model.get_submodule(name) for name in names if not any(_contains(other, name) for other in names)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,14 @@ _NUM_NAMES = 3
 class Updater:
     """The optimizers of a run with what belongs to their step.
 
+    Args:
+        model: Whose parameters are named where they get no gradient.
+        optimizer: One or a list of them.
+        clip_norm: As for the Accumulator.
+        scaler: As for the Accumulator.
+        scheduler: One, a list of them, or None.
+        is_telling: Whether to warn of parameters without a gradient; one rank is enough.
+
     Attributes:
         grad_norm: The norm of the last gradient before it was clipped, where it was.
     """
@@ -24,20 +33,26 @@ class Updater:
     def __init__(
         self,
         model: nn.Module,
-        optimizers: Sequence[torch.optim.Optimizer],
+        optimizer: Any,
         *,
         clip_norm: float | None,
         scaler: torch.amp.GradScaler | None,
-        schedulers: Sequence[Any],
+        scheduler: Any,
         is_telling: bool,
     ) -> None:
+        if clip_norm is not None and not (math.isfinite(clip_norm) and clip_norm > 0):
+            raise InputError(f"clip_norm is {clip_norm!r}. Use a number above 0, or None not to clip.")
         self.grad_norm: torch.Tensor | None = None
         self._model = model
-        self._optimizers = optimizers
+        self._optimizers = _as_list(optimizer)
         self._clip_norm = clip_norm
         self._scaler = scaler
-        self._schedulers = schedulers
+        self._schedulers = _as_list(scheduler)
         self._is_checked = not is_telling
+        others = [type(given).__name__ for given in self._optimizers if not hasattr(given, "param_groups")]
+        if others or not self._optimizers:
+            found = others[0] if others else "missing"
+            raise InputError(f"The optimizer is {found}. Pass a torch optimizer or a list of them.")
 
     def parameters(self) -> list[torch.Tensor]:
         """Return the parameters of all optimizers, each once."""
@@ -117,3 +132,9 @@ class Updater:
 
 def _has_gradients(optimizer: torch.optim.Optimizer) -> bool:
     return any(parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"])
+
+
+def _as_list(given: Any) -> list[Any]:
+    if given is None:
+        return []
+    return list(given) if isinstance(given, (list, tuple)) else [given]

@@ -308,6 +308,14 @@ def test_settings_that_cannot_be_used_are_refused(settings, message):
         brim.Accumulator(model, torch.optim.SGD(model.parameters(), lr=0.1), **settings)
 
 
+def test_what_is_no_optimizer_is_refused():
+    model = make_model()
+    with pytest.raises(InputError, match="The optimizer is generator"):
+        brim.Accumulator(model, model.parameters(), accumulation=2)
+    with pytest.raises(InputError, match="The optimizer is missing"):
+        brim.Accumulator(model, [], accumulation=2)
+
+
 def test_losses_and_items_that_cannot_be_used_are_refused():
     model = make_model()
     acc = brim.Accumulator(model, torch.optim.SGD(model.parameters(), lr=0.1), accumulation=1)
@@ -347,3 +355,24 @@ def test_a_loss_function_that_fails_leaves_no_window_behind():
         acc.step(make_batch(4), fail_second)
     assert all(parameter.grad is None for parameter in model.parameters())
     assert acc.step(make_batch(4), lambda part: loss_sum(model, *part))
+
+
+def test_a_backward_pass_that_fails_takes_its_window_with_it():
+    model, twin = make_model(), make_model()
+    (truth,) = train_on_full_batches(twin, [[make_batch(2, seed=1), make_batch(3, seed=2)]])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    gradients = record_gradients(optimizer)
+    acc = brim.Accumulator(model, optimizer, accumulation=2)
+    out = model[1](model[0](make_batch(2)[0]))
+    out.register_hook(fail)  # the last layer has its gradient by then, the first has none
+    loss = model[2](out).sum()
+    with pytest.raises(MemoryError, match="in the backward pass"):
+        acc.backward(loss, items=2)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    for batch in (make_batch(2, seed=1), make_batch(3, seed=2)):
+        acc.backward(loss_sum(model, *batch), items=len(batch[1]))
+    torch.testing.assert_close(gradients[0], truth, rtol=1e-10, atol=1e-13)
+
+
+def fail(_: torch.Tensor) -> None:
+    raise MemoryError("in the backward pass")

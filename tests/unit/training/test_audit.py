@@ -92,6 +92,20 @@ def test_a_tail_that_is_never_used_is_found():
     assert report.windows[-1].ratio == 0.0
 
 
+def test_gradients_that_are_not_cleared_are_found():
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train(loader):
+        for k, (x, y) in enumerate(loader, 1):
+            (F.cross_entropy(model(x), y) / 5).backward()
+            if k % 5 == 0:
+                optimizer.step()
+
+    report = brim.audit(train, model, make_batches(EVEN), Loop(model).loss_fn)
+    assert causes_of(report) == [(), (Cause.NOT_CLEARED,)]
+
+
 def test_a_loop_that_counts_other_items_is_found():
     report = audit(Loop(make_model(), divisor=lambda num_microbatches: 1.1 * num_microbatches), EVEN)
     assert report.causes == (Cause.WRONG_DIVISOR,)
@@ -258,9 +272,13 @@ def test_a_report_reads_as_a_table_with_advice():
 @pytest.mark.parametrize(
     ("train", "message"),
     [
-        (lambda model, loader: None, "drew nothing from the loader"),
-        (lambda model, loader: list(loader), "drew 10 batches and ran no backward pass"),
-        (lambda model, loader: [model(x).sum().backward() for x, _ in loader for _ in range(2)], "20 backward passes"),
+        (lambda model, loader: None, "drew 0 batches of the loader it is given and ran no backward pass"),
+        (lambda model, loader: model(torch.ones(1, 8)).sum().backward(), "drew nothing from the loader"),
+        (lambda model, loader: list(loader), "drew 10 batches of the loader it is given"),
+        (
+            lambda model, loader: [model(x).sum().backward() for x, _ in loader for _ in range(2)],
+            "more backward passes than it has drawn batches",
+        ),
         (
             lambda model, loader: [
                 (model(x).sum().backward(), torch.optim.SGD(make_model().parameters(), lr=0.1).step())

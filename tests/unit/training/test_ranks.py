@@ -11,6 +11,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+pytestmark = pytest.mark.slow
+
 WORKLOADS = Path(__file__).parents[2] / "workloads"
 
 
@@ -72,7 +74,10 @@ def assert_equal_on_all_ranks(results, name, truth):
             torch.testing.assert_close(gradient, true, rtol=1e-10, atol=1e-13)
 
 
-@pytest.mark.parametrize(("name", "uneven"), [("ddp windows", False), ("ddp uneven", True), ("fsdp windows", False)])
+@pytest.mark.parametrize(
+    ("name", "uneven"),
+    [("ddp windows", False), ("ddp uneven", True), ("fsdp windows", False), ("plain windows", False)],
+)
 def test_two_ranks_have_the_gradient_of_one_process(scenarios, results, name, uneven):
     for seed in range(scenarios.NUM_DRAWS):
         accumulation, batches = scenarios.draw(seed, uneven=uneven)
@@ -132,6 +137,11 @@ def test_a_rank_that_ends_too_early_is_told_on_all_ranks(results):
     for result in results:
         assert "Rank 1 has finished with 1 microbatches in window 2" in result["ddp too early"]
         assert "uneven=True" in result["ddp too early"]
+
+
+def test_a_model_that_was_not_wrapped_is_told_once(results):
+    assert "There are 2 ranks, and the model is neither" in results[0]["plain"]
+    assert results[1]["plain"] == ""
 
 
 def test_a_forward_pass_out_of_turn_does_not_lose_the_communication(scenarios, results):

@@ -50,10 +50,13 @@ def audit(
     case = prepare(loop, model, batches, loss_fn, accumulation)
     _check(case.model, case.batches, tolerance)
     judge, drawn = Judge(case.model, case.loss_fn), Batches(case.batches)
-    witness = Witness(drawn, on_step=judge.compare, on_close=judge.close)
+    witness = Witness(judge.parameters, drawn, on_step=judge.compare, on_close=judge.close)
     with restored(), witness.watching():
         case.run(drawn.loader())
-    _check_run(witness.num_backwards, len(drawn.drawn))
+    if not witness.num_backwards:
+        raise InputError(
+            f"The loop drew {len(drawn.drawn)} batches of the loader it is given and ran no backward pass."
+        )
     return judge.report(accumulation=case.accumulation, tolerance=tolerance)
 
 
@@ -64,15 +67,3 @@ def _check(model: nn.Module, batches: Sequence[Any], tolerance: float) -> None:
         raise InputError(f"tolerance is {tolerance!r}. Use a share above 0 and below 1, such as {TOLERANCE}.")
     if any(hasattr(parameter, "device_mesh") for parameter in model.parameters()):
         raise InputError("The model is sharded. Audit the loop on one that is not: what it does wrong is the same.")
-
-
-def _check_run(num_backwards: int, num_drawn: int) -> None:
-    if num_drawn == 0:
-        raise InputError("The loop drew nothing from the loader it is given. It has to iterate over its argument.")
-    if num_backwards == 0:
-        raise InputError(f"The loop drew {num_drawn} batches and ran no backward pass.")
-    if num_backwards > num_drawn:
-        raise InputError(
-            f"The loop ran {num_backwards} backward passes for {num_drawn} batches, so it is not clear which belongs "
-            "to which. Add up the losses of a batch, and run one backward pass."
-        )

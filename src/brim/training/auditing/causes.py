@@ -17,6 +17,7 @@ class Cause(str, enum.Enum):
     MISSING_RANKS = "missing × ranks"
     CLIP_BEFORE_UNSCALE = "clip before unscale"
     UNUSED_TAIL = "unused tail"
+    NOT_CLEARED = "gradients not cleared"
     WRONG_DIVISOR = "wrong divisor"
     BATCH_NORM = "BatchNorm"
     DROPOUT = "dropout randomness"
@@ -42,13 +43,15 @@ ADVICE = {
     Cause.CLIP_BEFORE_UNSCALE: "the norm that was clipped is the scaled one. Call scaler.unscale_(optimizer) first.",
     Cause.UNUSED_TAIL: "the last microbatches were followed by no update: they are lost, or leak into what comes next. "
     "Step once more where the data ends.",
+    Cause.NOT_CLEARED: "the window began with gradients of what was before it. Call optimizer.zero_grad() after every "
+    "step.",
     Cause.WRONG_DIVISOR: "the direction is right and the length is not: the loss is divided by something else than its "
     "items. Of a language model, items are the labels that are a target: shifted by one, and not ignored.",
     Cause.BATCH_NORM: "it normalizes over what is in one forward pass, so microbatches cannot give the full batch's "
     "gradient. Use GroupNorm or LayerNorm, or keep its statistics fixed with eval().",
     Cause.DROPOUT: "other units are dropped in every forward pass, so gradients are equal on average only. No harm.",
     Cause.NOT_A_SUM: "the loss of a batch depends on what else is in it, as contrastive losses do, so microbatches "
-    "cannot give the full batch's gradient.",
+    "cannot give the full batch's gradient. Or loss_fn returns a mean: then let it return the sum.",
     Cause.UNKNOWN: "none of the known mistakes gives this gradient. Does loss_fn compute the loss of the loop?",
 }
 

@@ -22,6 +22,7 @@ class Comparison:
 
     Attributes:
         is_used: Whether there was an update at all.
+        is_uncleared: Whether the window began with gradients of what was before it.
         is_clipped_scaled: Whether gradients were clipped while a scaler's scale was on them.
         own_square: The squared norm of the loop's gradient.
         apart_square: The squared norm of its difference from the truth.
@@ -32,6 +33,7 @@ class Comparison:
     reference: Reference
     num_microbatches: int
     is_used: bool = False
+    is_uncleared: bool = False
     is_clipped_scaled: bool = False
     own_square: float = 0.0
     apart_square: float = 0.0
@@ -62,27 +64,32 @@ class Comparison:
 
 
 class Judge:
-    """Compares every update of a loop with its reference."""
+    """Compares every update of a loop with its reference.
+
+    Attributes:
+        parameters: What of the model is trained.
+    """
 
     def __init__(self, model: nn.Module, loss_fn: LossFn) -> None:
-        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._referee = Referee(model, self._parameters, loss_fn)
+        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._referee = Referee(model, self.parameters, loss_fn)
         self._open: Comparison | None = None
         self._closed: list[Comparison] = []
 
     def compare(self, seen: Seen, optimizer: torch.optim.Optimizer) -> None:
         """Take in the gradients that an optimizer is about to use."""
         own = {parameter for group in optimizer.param_groups for parameter in group["params"]}
-        if not own.intersection(self._parameters):
+        if not own.intersection(self.parameters):
             raise InputError("The loop's optimizer has no parameter of the model that was given. Pass what it trains.")
         if not seen.microbatches:
             raise InputError("The loop stepped before it used a batch of the loader it is given.")
         if self._open is None:
             self._open = self._begin(seen)
         self._open.is_used = True
+        self._open.is_uncleared = seen.is_uncleared
         self._open.is_clipped_scaled = seen.is_clipped_scaled
         scale = getattr(optimizer, "grad_scale", None)  # fused optimizers divide by it themselves
-        for index, parameter in enumerate(self._parameters):
+        for index, parameter in enumerate(self.parameters):
             if parameter not in own:
                 continue
             gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.detach()
@@ -137,6 +144,8 @@ class Judge:
             return (Cause.UNUSED_TAIL,)
         if window.difference <= tolerance:
             return ()
+        if window.is_uncleared:
+            return (Cause.NOT_CLEARED,)
         if window.is_clipped_scaled:
             return (Cause.CLIP_BEFORE_UNSCALE,)
         return name_causes(

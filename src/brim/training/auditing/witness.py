@@ -16,6 +16,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader, Dataset
 
+from brim.errors import InputError
 from brim.training.auditing.reference import Microbatch, RandomState
 
 
@@ -27,6 +28,7 @@ class Seen:
         microbatches: What each backward pass was about.
         is_scaled: Whether gradients are multiplied by a scaler's scale at the moment.
         unclipped: The gradients before they were clipped, where they were clipped rightly.
+        is_uncleared: Whether there were gradients before the first backward pass.
         is_clipped_scaled: Whether they were clipped while they were scaled, and it changed them.
         is_stepped: Whether an optimizer stepped.
     """
@@ -34,6 +36,7 @@ class Seen:
     microbatches: list[Microbatch] = field(default_factory=list)
     is_scaled: bool = False
     unclipped: dict[torch.Tensor, torch.Tensor] = field(default_factory=dict)
+    is_uncleared: bool = False
     is_clipped_scaled: bool = False
     is_stepped: bool = False
 
@@ -61,6 +64,7 @@ class Witness:
     """Watches one loop, and tells when a window is about to be updated with and when it is over.
 
     Args:
+        parameters: What the loop trains.
         batches: What the loop draws from. Its n-th backward pass is taken to be about its n-th draw.
         on_step: Called with what was seen and the optimizer, when its gradients are final.
         on_close: Called with what was seen, when the next window begins or the loop ends.
@@ -68,12 +72,14 @@ class Witness:
 
     def __init__(
         self,
+        parameters: Sequence[torch.Tensor],
         batches: Batches,
         *,
         on_step: Callable[[Seen, torch.optim.Optimizer], None],
         on_close: Callable[[Seen], None],
     ) -> None:
         self.num_backwards = 0
+        self._parameters = parameters
         self._batches = batches
         self._on_step = on_step
         self._on_close = on_close
@@ -103,14 +109,28 @@ class Witness:
     def _see_backward(self, backward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if self._seen.is_stepped:
             self._close()
+        batch = self._next_batch()
+        if not self._seen.microbatches:
+            gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+            self._seen.is_uncleared = any(bool(gradient.count_nonzero()) for gradient in gradients)
         result = backward(*args, **kwargs)
-        if self.num_backwards < len(self._batches.drawn):
-            batch = self._batches.drawn[self.num_backwards]
-            state = self._random_state or RandomState()
-            self._seen.microbatches.append(Microbatch(batch=batch, random_state=state))
+        state = self._random_state or RandomState()
+        self._seen.microbatches.append(Microbatch(batch=batch, random_state=state))
         self.num_backwards += 1
         self._random_state = None
         return result
+
+    def _next_batch(self) -> Any:
+        """Return the batch that the backward pass which begins is about."""
+        num_drawn = len(self._batches.drawn)
+        if num_drawn == 0:
+            raise InputError("The loop drew nothing from the loader it is given. It has to iterate over its argument.")
+        if self.num_backwards == num_drawn:
+            raise InputError(
+                f"The loop runs more backward passes than it has drawn batches ({num_drawn}), so it is not clear which "
+                "belongs to which. Add up the losses of a batch, and run one backward pass."
+            )
+        return self._batches.drawn[self.num_backwards]
 
     def _see_scale(self, scale: Callable[..., Any], scaler: Any, *args: Any) -> Any:
         self._seen.is_scaled = scaler.is_enabled()
