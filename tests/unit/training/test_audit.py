@@ -117,16 +117,17 @@ def test_clipping_does_not_hide_or_make_a_mistake():
     assert report.causes == (Cause.CONSTANT_TAIL,)
 
 
+@pytest.mark.parametrize("accumulation", [1, 2])
 @pytest.mark.parametrize("unscales", [False, True])
-def test_clipping_before_unscaling_is_found(unscales):
+def test_clipping_before_unscaling_is_found_in_every_window(unscales, accumulation):
     model = make_model()
     loop = Loop(model)
 
     def train(loader):
         scaler = torch.amp.GradScaler("cpu")
         for k, (x, y) in enumerate(loader, 1):
-            scaler.scale(F.cross_entropy(model(x), y) / 2).backward()
-            if k % 2 == 0:
+            scaler.scale(F.cross_entropy(model(x), y) / accumulation).backward()
+            if k % accumulation == 0:
                 if unscales:
                     scaler.unscale_(loop.optimizer)
                 clip_grad_norm_(model.parameters(), 0.1)
@@ -135,7 +136,8 @@ def test_clipping_before_unscaling_is_found(unscales):
                 loop.optimizer.zero_grad()
 
     report = brim.audit(train, model, make_batches(EVEN), loop.loss_fn)
-    assert report.causes == (() if unscales else (Cause.CLIP_BEFORE_UNSCALE,))
+    causes = () if unscales else (Cause.CLIP_BEFORE_UNSCALE,)
+    assert causes_of(report) == [causes] * (len(EVEN) // accumulation)
 
 
 def test_a_step_that_the_scaler_leaves_out_is_no_window():

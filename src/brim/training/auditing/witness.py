@@ -107,8 +107,7 @@ class Witness:
             self._random_state = RandomState()
 
     def _see_backward(self, backward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if self._seen.is_stepped:
-            self._close()
+        self._close_if_stepped()
         batch = self._next_batch()
         if not self._seen.microbatches:
             gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
@@ -133,6 +132,7 @@ class Witness:
         return self._batches.drawn[self.num_backwards]
 
     def _see_scale(self, scale: Callable[..., Any], scaler: Any, *args: Any) -> Any:
+        self._close_if_stepped()
         self._seen.is_scaled = scaler.is_enabled()
         return scale(scaler, *args)
 
@@ -177,6 +177,11 @@ class Witness:
             self._on_step(self._seen, optimizer)
         finally:
             self._is_busy = False
+
+    def _close_if_stepped(self) -> None:
+        """Begin the next window: what comes now is not about the last update any more."""
+        if self._seen.is_stepped:
+            self._close()
 
     def _close(self) -> None:
         seen, self._seen = self._seen, Seen()
