@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -252,7 +253,7 @@ def audit_a_loop(mistake: str) -> dict[str, object]:
 
 
 def main() -> None:
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))  # a rank that waits in vain ends the job
     warnings.filterwarnings("ignore", ".*parameters got no gradient")
     results = {
         f"{wrap} {name}": scenario(wrap)
