@@ -14,11 +14,14 @@ if TYPE_CHECKING:
     from brim.finding import find
     from brim.findings import Finding, Findings, Probe, Verdict
     from brim.tracing import MemoryPeak, Prediction, predict
+    from brim.training import Accumulator, AuditReport, audit
     from brim.workload import Workload
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Accumulator": "brim.training",
+    "AuditReport": "brim.training",
     "BrimError": "brim.errors",
     "Case": "brim.cases",
     "Finding": "brim.findings",
@@ -28,11 +31,14 @@ _HOMES = {
     "Probe": "brim.findings",
     "Verdict": "brim.findings",
     "Workload": "brim.workload",
+    "audit": "brim.training",
     "find": "brim.finding",
     "predict": "brim.tracing",
 }
 
 __all__ = [
+    "Accumulator",
+    "AuditReport",
     "BrimError",
     "Case",
     "Finding",
@@ -42,6 +48,7 @@ __all__ = [
     "Probe",
     "Verdict",
     "Workload",
+    "audit",
     "find",
     "predict",
 ]

@@ -8,6 +8,7 @@ The tree, with the built-in each class also is and the exit code of the command 
     ├── WorkloadError (RuntimeError)               1   the user's code failed; carries its traceback
     │   └── IdleStepError                          1   a step ran and did no work
     ├── UnclearError (RuntimeError)                1   a probe died or hung three times for no known reason
+    ├── NonFiniteLossError (ArithmeticError)       1   a microbatch of training has a loss of NaN or infinity
     ├── DeviceError (RuntimeError)                 1   the machine cannot do what was asked
     └── TraceError (RuntimeError)                  1   the workload cannot run on fake tensors
 
@@ -75,6 +76,24 @@ class UnclearError(BrimError, RuntimeError):
         super().__init__(message)
         self.microbatch = microbatch
         self.log_tail = log_tail
+
+
+class NonFiniteLossError(BrimError, ArithmeticError):
+    """A microbatch has a loss of NaN or infinity, and no update was made of its window.
+
+    Attributes:
+        loss: The loss.
+        microbatch: Which microbatch of its window, from 1.
+        window: Which window of the run, from 1.
+        rank: On which rank.
+    """
+
+    def __init__(self, message: str, *, loss: float, microbatch: int, window: int, rank: int) -> None:
+        super().__init__(message)
+        self.loss = loss
+        self.microbatch = microbatch
+        self.window = window
+        self.rank = rank
 
 
 class DeviceError(BrimError, RuntimeError):

@@ -1,0 +1,231 @@
+"""How the gradients of a window become the mean over all ranks: one process, DDP, or FSDP2.
+
+Communication is left to the last microbatch of a window. Which one is the last is not known when the data ends early,
+so each way can also bring the gradients together afterwards, in `reduce`. A mean of what already is the mean over the
+ranks changes nothing, so doing it once too often is harmless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from brim.errors import InputError
+from brim.training.telling import warn_caller
+
+# Gradients travel in pieces of about this size. Source: the default bucket of DistributedDataParallel.
+BUCKET_BYTES = 25 * 2**20
+
+
+class Alone:
+    """One process: nothing to bring together."""
+
+    rank = 0
+    num_ranks = 1
+    is_lockstep = False
+
+    def expect(self, *, last: bool) -> None:
+        """Do nothing."""
+
+    def backward(self, loss: torch.Tensor, *, last: bool) -> bool:
+        """Run the backward pass; return whether the gradients are now the mean over all ranks."""
+        loss.backward()
+        return True
+
+    def reduce(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Do nothing."""
+
+    def gather(self, row: Sequence[float]) -> list[list[float]]:
+        """Return the row of every rank."""
+        return [list(row)]
+
+
+class Replicated:
+    """Every rank has the whole model, in `DistributedDataParallel` or on its own.
+
+    Attributes:
+        is_lockstep: Whether every rank must run the same forward and backward passes.
+    """
+
+    is_lockstep = False
+
+    def __init__(self, modules: Sequence[DistributedDataParallel], group: Any, device: torch.device, *, defer: bool):
+        self._modules = modules
+        self._group = group
+        self._device = device
+        self._defer = defer
+        self._muted = ExitStack()
+        self.rank = dist.get_rank(group)
+        self.num_ranks = dist.get_world_size(group)
+
+    def expect(self, *, last: bool) -> None:
+        """Let the next forward pass, which comes before we are called, prepare for communication only if it is last.
+
+        `no_sync` is left open between calls, because DDP decides in the forward pass. It closes with this object.
+        """
+        self._muted.close()
+        if self._defer or not last:
+            for module in self._modules:
+                self._muted.enter_context(module.no_sync())
+
+    def backward(self, loss: torch.Tensor, *, last: bool) -> bool:
+        """Run the backward pass; return whether the gradients are now the mean over all ranks."""
+        # What the forward pass prepared for, not what was expected of it: it may have run out of turn.
+        is_reduced = bool(self._modules) and all(module.require_forward_param_sync for module in self._modules)
+        loss.backward()
+        return is_reduced
+
+    def reduce(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Replace every gradient by its mean over the ranks; one that is missing on some of them counts as zero."""
+        has_gradient = torch.tensor([parameter.grad is not None for parameter in parameters], device=self._device)
+        is_anywhere = has_gradient.to(torch.uint8)
+        dist.all_reduce(is_anywhere, op=dist.ReduceOp.MAX, group=self._group)
+        gradients = []
+        for parameter, is_there in zip(parameters, is_anywhere.tolist(), strict=True):
+            if is_there and parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            if parameter.grad is not None:
+                gradients.append(parameter.grad)
+        for bucket in _buckets(gradients):
+            flat = torch.cat([gradient.reshape(-1) for gradient in bucket]).div_(self.num_ranks)
+            dist.all_reduce(flat, group=self._group)
+            pieces = flat.split([gradient.numel() for gradient in bucket])
+            for gradient, piece in zip(bucket, pieces, strict=True):
+                gradient.copy_(piece.view_as(gradient))
+
+    def gather(self, row: Sequence[float]) -> list[list[float]]:
+        """Return the row of every rank."""
+        return _gather(row, self._group, self._device)
+
+
+class Sharded:
+    """Every rank has a part of each parameter: FSDP2's `fully_shard`."""
+
+    is_lockstep = True
+
+    def __init__(self, roots: Sequence[Any], group: Any, device: torch.device) -> None:
+        self._roots = roots
+        self._group = group
+        self._device = device
+        self.rank = dist.get_rank(group)
+        self.num_ranks = dist.get_world_size(group)
+
+    def expect(self, *, last: bool) -> None:
+        """Do nothing: FSDP2 decides in the backward pass."""
+
+    def backward(self, loss: torch.Tensor, *, last: bool) -> bool:
+        """Run the backward pass; return whether the gradients are now the mean over all ranks."""
+        self._set_sync(last)
+        try:
+            loss.backward()
+        finally:
+            self._set_sync(True)
+        return last
+
+    def reduce(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Bring together what earlier backward passes left unsharded on every rank.
+
+        FSDP2 does that at the end of a backward pass that went through its root, and only there. So one is run that
+        touches no parameter, through a method registered as a forward pass.
+        """
+        from torch.distributed.fsdp import register_fsdp_forward_method
+
+        for root in self._roots:
+            root.brim_reduce = lambda seed: seed * 1
+            register_fsdp_forward_method(root, "brim_reduce")
+            root.brim_reduce(torch.zeros((), device=self._device, requires_grad=True)).backward()
+            del root.brim_reduce
+
+    def gather(self, row: Sequence[float]) -> list[list[float]]:
+        """Return the row of every rank."""
+        return _gather(row, self._group, self._device)
+
+    def _set_sync(self, is_on: bool) -> None:
+        for root in self._roots:
+            root.set_requires_gradient_sync(is_on)
+
+
+GradientSync = Alone | Replicated | Sharded
+
+
+def sync_for(model: nn.Module, *, group: Any = None, defer: bool = False) -> GradientSync:
+    """Return how the gradients of `model` become the mean over its ranks.
+
+    Args:
+        model: Plain, in `DistributedDataParallel`, or sharded by `fully_shard`; it may also contain such modules.
+        group: The ranks, where the model does not tell.
+        defer: Bring gradients together after each window, never during a backward pass.
+    """
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    if not dist.is_available() or not dist.is_initialized():
+        return Alone()
+    roots = _sharded_roots(model)
+    if roots:
+        return Sharded(roots, group or _mesh_group(roots[0]), device)
+    replicas = [module for module in model.modules() if isinstance(module, DistributedDataParallel)]
+    if replicas or group is not None:
+        return Replicated(replicas, group or replicas[0].process_group, device, defer=defer)
+    if dist.get_world_size() > 1 and dist.get_rank() == 0:
+        warn_caller(
+            f"There are {dist.get_world_size()} ranks, and the model is neither in DistributedDataParallel nor sharded "
+            "by fully_shard: every rank accumulates on its own. Pass the wrapped model, or group= to average over it."
+        )
+    return Alone()
+
+
+def _sharded_roots(model: nn.Module) -> list[Any]:
+    """Return the outermost modules that `fully_shard` was called on."""
+    import torch.distributed.fsdp as fsdp
+
+    if any(isinstance(module, fsdp.FullyShardedDataParallel) for module in model.modules()):
+        raise InputError("The model is wrapped in FullyShardedDataParallel. Use fully_shard (FSDP2) instead.")
+    kind = getattr(fsdp, "FSDPModule", None)
+    if kind is None:
+        if any(hasattr(parameter, "device_mesh") for parameter in model.parameters()):
+            raise InputError(f"The model is sharded, and torch is {torch.__version__}. Use torch 2.6 or newer.")
+        return []
+    names = [name for name, module in model.named_modules() if isinstance(module, kind)]
+    return [model.get_submodule(name) for name in names if not any(_contains(other, name) for other in names)]
+
+
+def _contains(outer: str, inner: str) -> bool:
+    return outer != inner and (not outer or inner.startswith(outer + "."))
+
+
+def _mesh_group(root: Any) -> Any:
+    mesh = next(root.parameters()).device_mesh
+    if mesh.ndim != 1:
+        raise InputError(
+            f"The model is sharded over a mesh of {mesh.ndim} dimensions, and which of them share a batch is not "
+            "known. Pass group=, the process group over which items are summed."
+        )
+    return mesh.get_group()
+
+
+def _gather(row: Sequence[float], group: Any, device: torch.device) -> list[list[float]]:
+    mine = torch.tensor(row, dtype=torch.float64, device=device)
+    rows = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(rows, mine, group=group)
+    gathered: list[list[float]] = torch.stack(rows).tolist()
+    return gathered
+
+
+def _buckets(gradients: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
+    """Return the gradients in order, in pieces of one type and device that are not much above `BUCKET_BYTES`."""
+    buckets: list[list[torch.Tensor]] = []
+    num_bytes = 0
+    for gradient in gradients:
+        previous = buckets[-1][-1] if buckets else None
+        is_alike = previous is not None and (previous.dtype, previous.device) == (gradient.dtype, gradient.device)
+        if not is_alike or num_bytes >= BUCKET_BYTES:
+            buckets.append([])
+            num_bytes = 0
+        buckets[-1].append(gradient)
+        num_bytes += gradient.nbytes
+    return buckets

@@ -1,0 +1,140 @@
+"""The update at the end of a window: unscale, weight, clip, step, schedule, clear; each once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from brim.errors import InputError
+from brim.training.telling import warn_caller
+
+_NUM_NAMES = 3
+
+
+class Updater:
+    """The optimizers of a run with what belongs to their step.
+
+    Args:
+        model: Whose parameters are named where they get no gradient.
+        optimizer: One or a list of them.
+        clip_norm: As for the Accumulator.
+        scaler: As for the Accumulator.
+        scheduler: One, a list of them, or None.
+        is_telling: Whether to warn of parameters without a gradient; one rank is enough.
+
+    Attributes:
+        grad_norm: The norm of the last gradient before it was clipped, where it was.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Any,
+        *,
+        clip_norm: float | None,
+        scaler: torch.amp.GradScaler | None,
+        scheduler: Any,
+        is_telling: bool,
+    ) -> None:
+        if clip_norm is not None and not (math.isfinite(clip_norm) and clip_norm > 0):
+            raise InputError(f"clip_norm is {clip_norm!r}. Use a number above 0, or None not to clip.")
+        self.grad_norm: torch.Tensor | None = None
+        self._model = model
+        self._optimizers = _as_list(optimizer)
+        self._clip_norm = clip_norm
+        self._scaler = scaler
+        self._schedulers = _as_list(scheduler)
+        self._is_checked = not is_telling
+        others = [type(given).__name__ for given in self._optimizers if not hasattr(given, "param_groups")]
+        if others or not self._optimizers:
+            found = others[0] if others else "missing"
+            raise InputError(f"The optimizer is {found}. Pass a torch optimizer or a list of them.")
+
+    def parameters(self) -> list[torch.Tensor]:
+        """Return the parameters of all optimizers, each once."""
+        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
+        return list(dict.fromkeys(parameter for group in groups for parameter in group["params"]))
+
+    def has_gradients(self) -> bool:
+        """Return whether any parameter has a gradient."""
+        return any(parameter.grad is not None for parameter in self.parameters())
+
+    def scale(self, loss: torch.Tensor) -> torch.Tensor:
+        """Return the loss as its backward pass should see it."""
+        return loss if self._scaler is None else self._scaler.scale(loss)
+
+    def update(self, factor: float) -> bool:
+        """Multiply the gradients by `factor`, clip them and step; return whether all optimizers stepped.
+
+        With a scaler, gradients that are not finite make it skip the step and lower its scale.
+        """
+        parameters = self.parameters()
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        self._check_gradients(parameters, gradients)
+        optimizers = self._optimizers
+        if self._scaler is not None:
+            # A scaler refuses an optimizer that has nothing to step.
+            optimizers = [optimizer for optimizer in optimizers if _has_gradients(optimizer)]
+            for optimizer in optimizers:
+                self._scaler.unscale_(optimizer)
+        if factor != 1:
+            torch._foreach_mul_(gradients, factor)
+        if self._clip_norm is not None:
+            self.grad_norm = nn.utils.clip_grad_norm_(parameters, self._clip_norm)
+        is_updated = self._step(optimizers)
+        if is_updated:
+            for scheduler in self._schedulers:
+                scheduler.step()
+        self.clear()
+        return is_updated
+
+    def clear(self) -> None:
+        """Drop all gradients."""
+        for optimizer in self._optimizers:
+            optimizer.zero_grad(set_to_none=True)
+
+    def _step(self, optimizers: Sequence[torch.optim.Optimizer]) -> bool:
+        if self._scaler is None:
+            for optimizer in optimizers:
+                optimizer.step()
+            return True
+        scale = self._scaler.get_scale()
+        for optimizer in optimizers:
+            self._scaler.step(optimizer)
+        self._scaler.update()
+        return self._scaler.get_scale() >= scale  # it is lowered only where a step was skipped
+
+    def _check_gradients(self, parameters: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
+        """Refuse a gradient of nothing, and name once the parameters that got none and so are not trained."""
+        if not gradients:
+            raise InputError(
+                f"None of the optimizer's {len(parameters)} parameters got a gradient. Is the loss computed from the "
+                "model whose parameters the optimizer has?"
+            )
+        if self._is_checked:
+            return
+        self._is_checked = True
+        wanted = [parameter for parameter in parameters if parameter.requires_grad]
+        missing = [parameter for parameter in wanted if parameter.grad is None]
+        if missing:
+            known = {id(parameter): name for name, parameter in self._model.named_parameters()}
+            names = [known.get(id(parameter), "one that is not in the model") for parameter in missing[:_NUM_NAMES]]
+            more = ", …" if len(missing) > _NUM_NAMES else ""
+            warn_caller(
+                f"{len(missing)} of {len(wanted)} parameters got no gradient in the first window and are left as they "
+                f"are: {', '.join(names)}{more}. If that is meant, set requires_grad_(False) on them."
+            )
+
+
+def _has_gradients(optimizer: torch.optim.Optimizer) -> bool:
+    return any(parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"])
+
+
+def _as_list(given: Any) -> list[Any]:
+    if given is None:
+        return []
+    return list(given) if isinstance(given, (list, tuple)) else [given]
