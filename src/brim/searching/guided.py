@@ -31,6 +31,8 @@ KERNELS = 1.03
 # What the allocator wastes is an accident of the heap, so that much more of it is expected than was seen, as a share.
 # Source: benchmarks/workloads.py and examples/finetune.py, where equal runs waste up to a fourth more or less.
 HEAP_DOUBT = 0.25
+# More than this, as a ratio, is no waste but what a process takes once, however large the batch: 64 MiB and more.
+MOST_WASTE = 2.0
 # How far a size may be from another, as a ratio, for the allocator to treat them alike.
 _NEAR = 1.5
 # Without a slope, the next size is this many times the last while memory is less than half full, else twice.
@@ -53,7 +55,7 @@ def first_slope(
     if not near or live is None or grown is None:
         return _GROWN_SLOPE if backed else LIVE_SLOPE
     nearest = min(near, key=lambda size: abs(size - goal))
-    waste = max(1.0, grown[nearest] / max(live[nearest], 1))
+    waste = min(MOST_WASTE, max(1.0, grown[nearest] / max(live[nearest], 1)))
     return waste * (KERNELS + HEAP_DOUBT * (waste - 1))
 
 

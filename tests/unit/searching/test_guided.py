@@ -140,3 +140,8 @@ def test_the_first_slope_is_what_the_allocator_made_of_a_size_nearby():
     assert first_slope(backed=True, goal=100, live=live, grown=grown) == pytest.approx(expected)
     assert first_slope(backed=True, goal=1000, live=live, grown=grown) < 1.25
     assert first_slope(backed=False, goal=100, live=live, grown={}) == LIVE_SLOPE
+
+
+def test_what_a_process_takes_once_is_no_waste_of_a_small_job():
+    slope = first_slope(backed=True, goal=16, live={16: 60_000}, grown={16: 64 * 2**20})
+    assert slope < 3
