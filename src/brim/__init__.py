@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from brim.errors import BrimError
     from brim.finding import find
     from brim.findings import Finding, Findings, Probe, Verdict
+    from brim.planning import BatchPlan, plan
     from brim.tracing import MemoryPeak, Prediction, predict
     from brim.workload import Workload
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "BatchPlan": "brim.planning",
     "BrimError": "brim.errors",
     "Case": "brim.cases",
     "Finding": "brim.findings",
@@ -29,10 +31,12 @@ _HOMES = {
     "Verdict": "brim.findings",
     "Workload": "brim.workload",
     "find": "brim.finding",
+    "plan": "brim.planning",
     "predict": "brim.tracing",
 }
 
 __all__ = [
+    "BatchPlan",
     "BrimError",
     "Case",
     "Finding",
@@ -43,6 +47,7 @@ __all__ = [
     "Verdict",
     "Workload",
     "find",
+    "plan",
     "predict",
 ]
 
