@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from brim.cases import Case
 from brim.devices.catalog import Gpu
 from brim.planning.advice import Advice, advise
-from brim.planning.batch_plan import SCHEMA, BatchPlan, gives, plan
+from brim.planning.batch_plan import SCHEMA, BatchPlan, describe, gives, plan
 from brim.planning.choices import EvenChoice, at_microbatch
 from brim.planning.frameworks import pastes
 from brim.planning.ladder import MUCH_ACCUMULATION, Rung
@@ -17,7 +18,8 @@ from brim.planning.learning_rate import ScaledRate, scale_learning_rate
 from brim.planning.measurement import Extrapolation, step_down
 from brim.planning.sizing import Sizing, what_it_takes
 from brim.planning.throughput import StepTime, fit_step_time
-from brim.planning.thumb import LEAVES_OUT, Thumb
+from brim.planning.thumb import USABLE, Thumb
+from brim.units import format_gigabytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +107,7 @@ class Answer:
         """What to know before the plan is trusted."""
         found = list(self.measurement.warnings) if self.measurement else []
         if self.thumb:
-            found.append(LEAVES_OUT)
+            found.append(self.thumb.leaves_out)
         return tuple(found)
 
     def to_dict(self) -> dict[str, Any]:
@@ -133,6 +135,12 @@ class Answer:
         }
 
 
+def needs_ladder(wanted: Wanted, largest: int) -> bool:
+    """Return whether to show the ladder: it was asked for, nothing fits, or only with much accumulation."""
+    share = math.ceil((wanted.effective or 1) / wanted.ranks)
+    return wanted.ladder or not largest or math.ceil(share / largest) > MUCH_ACCUMULATION
+
+
 def answer(wanted: Wanted, *, largest: int, ladder: tuple[Rung, ...] = (), **origin: Any) -> Answer:
     """Answer from the largest microbatch that fits, wherever it comes from."""
     planned = None
@@ -140,9 +148,12 @@ def answer(wanted: Wanted, *, largest: int, ladder: tuple[Rung, ...] = (), **ori
         planned = gives(largest, ranks=wanted.ranks)
         if wanted.effective is not None:
             planned = plan(wanted.effective, largest=largest, ranks=wanted.ranks, uneven=wanted.uneven)
-    needs_ladder = wanted.ladder or planned is None or planned.accumulation > MUCH_ACCUMULATION
     found = Answer(
-        wanted=wanted, plan=planned, largest=largest or None, ladder=ladder if needs_ladder else (), **origin
+        wanted=wanted,
+        plan=planned,
+        largest=largest or None,
+        ladder=ladder if needs_ladder(wanted, largest) else (),
+        **origin,
     )
     return _advised(found)
 
@@ -157,12 +168,23 @@ def answer_kept_microbatch(wanted: Wanted, *, microbatch: int) -> Answer:
     """Answer with the even choices near the target that keep a microbatch."""
     assert wanted.effective is not None
     choices = at_microbatch(wanted.effective, microbatch=microbatch, ranks=wanted.ranks)
-    return _advised(Answer(wanted=wanted, plan=choices[0].plan, choices=tuple(choices)))
+    planned = choices[0].plan
+    if choices[0].difference:
+        exact = plan(wanted.effective, largest=microbatch, ranks=wanted.ranks, uneven=True)
+        note = f"Exactly {wanted.effective:,} takes {describe(exact.microbatches)}: --largest instead of --microbatch."
+        planned = replace(planned, notes=(note,))
+    return _advised(Answer(wanted=wanted, plan=planned, choices=tuple(choices)))
 
 
 def answer_sizing(wanted: Wanted, sizing: Sizing) -> Answer:
     """Answer from a model's shapes."""
     return answer(wanted, largest=sizing.largest, ladder=sizing.ladder, sizing=sizing, takes=what_it_takes(sizing))
+
+
+def answer_thumb(wanted: Wanted, thumb: Thumb) -> Answer:
+    """Answer from the old rule of thumb."""
+    takes = (f"a GPU with {format_gigabytes(thumb.sample_bytes / USABLE)}, by this rule",) if not thumb.largest else ()
+    return answer(wanted, largest=thumb.largest, thumb=thumb, takes=takes)
 
 
 def _advised(found: Answer) -> Answer:

@@ -46,13 +46,25 @@ def pastes(plan: BatchPlan, *, largest: int | None = None) -> dict[str, Paste]:
 
 def paste(plan: BatchPlan, framework: str, *, largest: int | None = None) -> Paste:
     """Return the plan for one framework; `largest` is the largest microbatch that fits, where it is known."""
-    if framework not in _WRITERS:
-        raise InputError(f"There is no framework {framework!r}. Use one of: {', '.join(FRAMEWORKS)}.")
+    _check(framework)
     title, write, takes_uneven = _WRITERS[framework]
     if plan.is_even or takes_uneven:
         return Paste(framework=framework, title=title, text=write(plan))
     even = nearest_even(plan.effective, largest=largest or plan.microbatch, ranks=plan.ranks)
     return Paste(framework=framework, title=title, text=write(even.plan), note=_why_not(plan, even))
+
+
+def check_frameworks(name: str) -> tuple[str, ...]:
+    """Return the frameworks that a name stands for: itself, or all."""
+    if name == "all":
+        return FRAMEWORKS
+    _check(name)
+    return (name,)
+
+
+def _check(name: str) -> None:
+    if name not in FRAMEWORKS:
+        raise InputError(f"There is no framework {name!r}. Use one of: {', '.join(FRAMEWORKS)}, all.")
 
 
 def _why_not(plan: BatchPlan, even: EvenChoice) -> str:

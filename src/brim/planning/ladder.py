@@ -24,8 +24,11 @@ from brim.planning.rungs import (
 from brim.planning.shapes import ModelShape
 from brim.units import format_gigabytes, format_seconds
 
+# A rung, what it does to the footprint, and its cost in words where that depends on the job.
+Change = tuple[RungKind, Callable[[Footprint], Footprint], str | None]
 # From this many microbatches a step on, cheaper ways than more accumulation are shown.
 MUCH_ACCUMULATION = 4
+NO_GAIN = "saves nothing here"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +79,11 @@ def skipped(kind: RungKind, reason: str, *, largest: int, basis: str) -> Rung:
     return replace(climbed(kind, saved_bytes=0, largest=largest, basis=basis), skipped=reason)
 
 
+def pays(kind: RungKind, saved_bytes: int, *, more: int) -> bool:
+    """Return whether a rung is worth climbing: it saves, more fits, or it is free and may show above later rungs."""
+    return saved_bytes > 0 or more > 0 or (kind is FUSED and saved_bytes == 0)
+
+
 def climb(
     held: Footprint,
     *,
@@ -91,12 +99,11 @@ def climb(
     for kind, change, cost in _changes(shape, training, ranks, capability):
         changed = change(held)
         saved_bytes = held.peak_bytes(microbatch) - changed.peak_bytes(microbatch)
-        largest = held.largest(limit_bytes)
-        if saved_bytes <= 0 and changed.largest(limit_bytes) <= largest:
-            rungs.append(skipped(kind, "saves nothing here", largest=largest, basis="formula"))
+        largest = changed.largest(limit_bytes)
+        if changed == held or not pays(kind, saved_bytes, more=largest - held.largest(limit_bytes)):
+            rungs.append(skipped(kind, NO_GAIN, largest=held.largest(limit_bytes), basis="formula"))
             continue
         held = changed
-        largest = held.largest(limit_bytes)
         rungs.append(climbed(kind, saved_bytes=saved_bytes, largest=largest, basis="formula", cost=cost))
     return tuple(rungs)
 
@@ -111,15 +118,27 @@ def offload_cost(num_parameters: int) -> str:
     return f"{format_gigabytes(moved)} over PCIe each step, {format_seconds(moved / PCIE_BYTES_PER_SECOND)} at best"
 
 
-def _changes(
-    shape: ModelShape, training: Training, ranks: int, capability: tuple[int, int]
-) -> list[tuple[RungKind, Callable[[Footprint], Footprint], str | None]]:
-    """Return every rung that a job can take, what it does to the footprint, and its cost where that depends on it."""
+def state_changes(*, num_trained: int, eight_bit_bytes: int | None, ranks: int) -> list[Change]:
+    """Return the rungs that save weights, gradients and optimizer state, whatever the batch.
+
+    Args:
+        num_trained: Parameters that get gradients.
+        eight_bit_bytes: What an 8-bit optimizer would hold for them; None where there is nothing to gain.
+        ranks: Data-parallel processes to shard over.
+    """
+    changes: list[Change] = []
+    if eight_bit_bytes is not None:
+        changes.append((EIGHT_BIT, lambda held: replace(held, optimizer_bytes=eight_bit_bytes, update_bytes=0), None))
+    if ranks > 1:
+        changes += [(kind, partial(sharded, stage=stage, ranks=ranks), None) for stage, kind in ZERO.items()]
+    return [*changes, (OFFLOAD, _offloaded, offload_cost(num_trained // ranks))]
+
+
+def _changes(shape: ModelShape, training: Training, ranks: int, capability: tuple[int, int]) -> list[Change]:
+    """Return every rung that a job can take."""
     trained, precision = num_trained(shape, training), PRECISIONS[training.precision]
     element_bytes = precision.element
-    changes: list[tuple[RungKind, Callable[[Footprint], Footprint], str | None]] = [
-        (FUSED, lambda held: replace(held, update_bytes=0), None)
-    ]
+    changes: list[Change] = [(FUSED, lambda held: replace(held, update_bytes=0), None)]
     if training.precision == "fp32":
         element_bytes = 2
         block_bytes = training.seq_len * shape.block_bytes_per_token(seq_len=training.seq_len, element_bytes=2)
@@ -128,14 +147,9 @@ def _changes(
         changes.append((CHUNKED, _chunked, None))
     block_input_bytes = training.seq_len * shape.hidden * element_bytes
     changes.append((CHECKPOINTING, partial(checkpointed, block_input_bytes=block_input_bytes), None))
-    if training.optimizer == "adamw":
-        copy = precision.copy if training.method == "full" else 0
-        state_bytes = (EIGHT_BIT_BYTES + copy) * trained
-        changes.append((EIGHT_BIT, lambda held: replace(held, optimizer_bytes=state_bytes, update_bytes=0), None))
-    if ranks > 1:
-        changes += [(kind, partial(sharded, stage=stage, ranks=ranks), None) for stage, kind in ZERO.items()]
-    changes.append((OFFLOAD, _offloaded, offload_cost(trained // ranks)))
-    return changes
+    copy = precision.copy if training.method == "full" else 0
+    eight_bit_bytes = (EIGHT_BIT_BYTES + copy) * trained if training.optimizer == "adamw" else None
+    return [*changes, *state_changes(num_trained=trained, eight_bit_bytes=eight_bit_bytes, ranks=ranks)]
 
 
 def _autocasted(block_bytes: int, copies_bytes: int, held: Footprint) -> Footprint:

@@ -42,10 +42,10 @@ class RungKind:
 
 FUSED = RungKind(
     key="fused",
-    title="fused optimizer, gradients set to none",
+    title="fused optimizer, set to none",
     slowdown=(1.0, 1.0),
     cost="none",
-    source="torch's documentation of torch.optim: fused is the fastest of its implementations",
+    source="torch.optim's documentation",
     lines="""\
 optimizer = torch.optim.AdamW(model.parameters(), lr=lr, fused=True)
 optimizer.zero_grad(set_to_none=True)  # torch's default since 2.0""",
@@ -80,8 +80,7 @@ CHUNKED = RungKind(
     title=f"cross-entropy in {NUM_CHUNKS} chunks",
     slowdown=(1.0, 1.1),
     cost="up to 10%",
-    source="the output layer runs forward twice: a third of its share of a step; none with a fused kernel "
-    "(Wijmans et al., 2024)",
+    source="the output layer runs forward twice; none with a fused kernel, Wijmans et al., 2024",
     lines=f"""\
 def loss_of_part(hidden, labels):
     return F.cross_entropy(output_layer(hidden).float(), labels, reduction="sum")
@@ -138,7 +137,7 @@ torch.distributed.fsdp.fully_shard(model)  # before the optimizer is made""",
 )
 OFFLOAD = RungKind(
     key="offload",
-    title="gradients and optimizer in host memory",
+    title="offload gradients and optimizer",
     slowdown=None,
     cost="the transfer of a step",
     source="Ren et al., 2021",

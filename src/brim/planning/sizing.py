@@ -90,7 +90,7 @@ def _rungs(sizing: Sizing) -> str | None:
     for index, rung in enumerate(sizing.ladder):
         if rung.largest:
             titles = [each.kind.title for each in sizing.ladder[: index + 1] if each.skipped is None]
-            return f"{', '.join(titles)}: then {rung.largest:,} fits"
+            return f"{', '.join(titles)}: then microbatch {rung.largest:,} fits"
     return None
 
 
@@ -99,7 +99,7 @@ def _methods(sizing: Sizing) -> list[str]:
     for method in {"full": ("lora", "qlora"), "lora": ("qlora",)}.get(sizing.training.method, ()):
         largest = footprint(sizing.shape, replace(sizing.training, method=method)).largest(sizing.limit_bytes)
         if largest:
-            found.append(f"--method {method}: then {largest:,} fits")
+            found.append(f"--method {method}: then microbatch {largest:,} fits")
     return found
 
 
@@ -110,7 +110,8 @@ def _more_ranks(sizing: Sizing) -> str | None:
         for stage in (1, 2, 3):
             held = sharded(held, stage=stage, ranks=ranks)
         if held.largest(sizing.limit_bytes):
-            return f"--ranks {ranks} with ZeRO-3 / FSDP: then {held.largest(sizing.limit_bytes):,} fits on each"
+            largest = held.largest(sizing.limit_bytes)
+            return f"--ranks {ranks} with ZeRO-3 / FSDP: then microbatch {largest:,} fits on each"
     return None
 
 

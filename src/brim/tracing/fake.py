@@ -59,7 +59,7 @@ def fake_workload(workload: Workload, mode: FakeTensorMode) -> list[torch.Tensor
     for name, value in list(vars(workload).items()):
         if isinstance(value, torch.Tensor):
             setattr(workload, name, fake(value))
-        for part in _parts(value):
+        for part in parts_of(value):
             if isinstance(part, nn.Module):
                 _fake_module(part, fake)
             elif isinstance(part, torch.optim.Optimizer):
@@ -70,7 +70,7 @@ def fake_workload(workload: Workload, mode: FakeTensorMode) -> list[torch.Tensor
     return [tensor for _, tensor in faked.values()]
 
 
-def _parts(value: Any) -> list[Any]:
+def parts_of(value: Any) -> list[Any]:
     """Return what an attribute holds: itself, or what is in it."""
     if isinstance(value, dict):
         return list(value.values())

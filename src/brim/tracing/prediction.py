@@ -156,6 +156,10 @@ class Prediction:
                 "Keep loss.detach() or loss.item() instead, outside of the workload's step."
             )
 
+    def largest_with(self, saved_bytes: int) -> int:
+        """Return the largest microbatch that would fit if the job held that much less whatever its size."""
+        return self._search(self._capacity_bytes(-saved_bytes))
+
     def missing_bytes(self, microbatch: int = 1) -> int:
         """Return by how much a microbatch passes the device's memory; 0 where it fits."""
         if self.fits(microbatch):
