@@ -103,6 +103,13 @@ class Answer:
     step_time: StepTime | None = None
 
     @property
+    def ladder_goal(self) -> int:
+        """The microbatch that is worth climbing for: little accumulation, or none where there is little already."""
+        share = math.ceil((self.wanted.effective or 1) / self.wanted.ranks)
+        with_little = math.ceil(share / MUCH_ACCUMULATION)
+        return share if (self.largest or 0) >= with_little else with_little
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """What to know before the plan is trusted."""
         found = list(self.measurement.warnings) if self.measurement else []

@@ -59,9 +59,8 @@ class Footprint:
         parameters_bytes: Weights.
         gradients_bytes: Gradients of what is trained.
         optimizer_bytes: The optimizer's state.
-        block_sample_bytes: Activations of one sample in one block.
-        num_blocks: Blocks that keep their activations; 1 where the others are recomputed.
-        kept_sample_bytes: What else one sample keeps: the blocks' inputs where they are recomputed.
+        activations_sample_bytes: What one sample keeps of the forward pass for the backward pass.
+        recomputed_sample_bytes: What one sample needs while a block is recomputed; 0 where nothing is.
         logits_sample_bytes: One sample's logits with all that the loss makes of them.
         update_bytes: What the optimizer's step takes for a moment.
     """
@@ -69,9 +68,8 @@ class Footprint:
     parameters_bytes: int
     gradients_bytes: int
     optimizer_bytes: int
-    block_sample_bytes: int
-    num_blocks: int
-    kept_sample_bytes: int = 0
+    activations_sample_bytes: int = 0
+    recomputed_sample_bytes: int = 0
     logits_sample_bytes: int = 0
     update_bytes: int = 0
 
@@ -81,14 +79,9 @@ class Footprint:
         return self.parameters_bytes + self.gradients_bytes + self.optimizer_bytes
 
     @property
-    def activations_sample_bytes(self) -> int:
-        """Activations of one sample."""
-        return self.block_sample_bytes * self.num_blocks + self.kept_sample_bytes
-
-    @property
     def sample_bytes(self) -> int:
-        """What every sample of a microbatch adds."""
-        return self.activations_sample_bytes + self.logits_sample_bytes
+        """What every sample of a microbatch adds; logits are gone when the first block is recomputed."""
+        return self.activations_sample_bytes + max(self.recomputed_sample_bytes, self.logits_sample_bytes)
 
     def peak_bytes(self, microbatch: int) -> int:
         """Return the most that a microbatch holds: at the loss, or while the optimizer steps."""
@@ -148,12 +141,15 @@ def footprint(shape: ModelShape, training: Training) -> Footprint:
         parameters_bytes=parameters,
         gradients_bytes=gradients,
         optimizer_bytes=optimizer,
-        block_sample_bytes=training.seq_len
-        * shape.block_bytes_per_token(seq_len=training.seq_len, element_bytes=element_bytes),
-        num_blocks=shape.layers,
+        activations_sample_bytes=activations_bytes(shape, seq_len=training.seq_len, element_bytes=element_bytes),
         logits_sample_bytes=training.seq_len * shape.vocab * LOGITS_BYTES if is_generation else 0,
         update_bytes=update,
     )
+
+
+def activations_bytes(shape: ModelShape, *, seq_len: int, element_bytes: int) -> int:
+    """Return what all blocks keep of one sample."""
+    return shape.layers * seq_len * shape.block_bytes_per_token(seq_len=seq_len, element_bytes=element_bytes)
 
 
 def num_trained(shape: ModelShape, training: Training) -> int:
@@ -163,9 +159,13 @@ def num_trained(shape: ModelShape, training: Training) -> int:
     return shape.layers * training.lora_rank * sum(map(sum, shape.linear_shapes))
 
 
-def checkpointed(held: Footprint, *, block_input_bytes: int) -> Footprint:
-    """Return the footprint with the activations of all blocks but one recomputed from the blocks' inputs."""
-    return replace(held, kept_sample_bytes=held.num_blocks * block_input_bytes, num_blocks=1)
+def checkpointed(held: Footprint, *, num_blocks: int, block_input_bytes: int) -> Footprint:
+    """Return the footprint with nothing kept but every block's input, from which one block at a time is recomputed."""
+    return replace(
+        held,
+        activations_sample_bytes=num_blocks * block_input_bytes,
+        recomputed_sample_bytes=held.activations_sample_bytes // num_blocks,
+    )
 
 
 def sharded(held: Footprint, *, stage: int, ranks: int) -> Footprint:

@@ -7,7 +7,16 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
-from brim.planning.footprint import EIGHT_BIT_BYTES, PRECISIONS, Footprint, Training, checkpointed, num_trained, sharded
+from brim.planning.footprint import (
+    EIGHT_BIT_BYTES,
+    PRECISIONS,
+    Footprint,
+    Training,
+    activations_bytes,
+    checkpointed,
+    num_trained,
+    sharded,
+)
 from brim.planning.rungs import (
     CHECKPOINTING,
     CHUNKED,
@@ -29,6 +38,8 @@ Change = tuple[RungKind, Callable[[Footprint], Footprint], str | None]
 # From this many microbatches a step on, cheaper ways than more accumulation are shown.
 MUCH_ACCUMULATION = 4
 NO_GAIN = "saves nothing here"
+# A rung that saves less than this share of the memory is not worth its lines.
+NEGLIGIBLE = 0.001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +90,14 @@ def skipped(kind: RungKind, reason: str, *, largest: int, basis: str) -> Rung:
     return replace(climbed(kind, saved_bytes=0, largest=largest, basis=basis), skipped=reason)
 
 
-def pays(kind: RungKind, saved_bytes: int, *, more: int) -> bool:
-    """Return whether a rung is worth climbing: it saves, more fits, or it is free and may show above later rungs."""
-    return saved_bytes > 0 or more > 0 or (kind is FUSED and saved_bytes == 0)
+def no_gain(kind: RungKind, saved_bytes: int, limit_bytes: int) -> str | None:
+    """Return why a rung is not worth climbing by what it saves; None where it is.
+
+    What the fused optimizer saves may show only when later rungs have lowered the peak elsewhere, and it is free.
+    """
+    if saved_bytes >= (0 if kind is FUSED else NEGLIGIBLE * limit_bytes):
+        return None
+    return f"saves only {format_gigabytes(saved_bytes)}" if saved_bytes > 0 else NO_GAIN
 
 
 def climb(
@@ -99,11 +115,13 @@ def climb(
     for kind, change, cost in _changes(shape, training, ranks, capability):
         changed = change(held)
         saved_bytes = held.peak_bytes(microbatch) - changed.peak_bytes(microbatch)
-        largest = changed.largest(limit_bytes)
-        if changed == held or not pays(kind, saved_bytes, more=largest - held.largest(limit_bytes)):
-            rungs.append(skipped(kind, NO_GAIN, largest=held.largest(limit_bytes), basis="formula"))
+        largest = held.largest(limit_bytes)
+        reason = no_gain(kind, saved_bytes, limit_bytes) if changed != held else NO_GAIN
+        if reason is not None and changed.largest(limit_bytes) <= largest:
+            rungs.append(skipped(kind, reason, largest=largest, basis="formula"))
             continue
         held = changed
+        largest = held.largest(limit_bytes)
         rungs.append(climbed(kind, saved_bytes=saved_bytes, largest=largest, basis="formula", cost=cost))
     return tuple(rungs)
 
@@ -141,20 +159,21 @@ def _changes(shape: ModelShape, training: Training, ranks: int, capability: tupl
     changes: list[Change] = [(FUSED, lambda held: replace(held, update_bytes=0), None)]
     if training.precision == "fp32":
         element_bytes = 2
-        block_bytes = training.seq_len * shape.block_bytes_per_token(seq_len=training.seq_len, element_bytes=2)
-        changes.append((autocast_for(capability), partial(_autocasted, block_bytes, 2 * shape.num_parameters), None))
+        halved = activations_bytes(shape, seq_len=training.seq_len, element_bytes=element_bytes)
+        changes.append((autocast_for(capability), partial(_autocasted, halved, 2 * shape.num_parameters), None))
     if training.task == "generation":
         changes.append((CHUNKED, _chunked, None))
     block_input_bytes = training.seq_len * shape.hidden * element_bytes
-    changes.append((CHECKPOINTING, partial(checkpointed, block_input_bytes=block_input_bytes), None))
+    recompute = partial(checkpointed, num_blocks=shape.layers, block_input_bytes=block_input_bytes)
+    changes.append((CHECKPOINTING, recompute, None))
     copy = precision.copy if training.method == "full" else 0
     eight_bit_bytes = (EIGHT_BIT_BYTES + copy) * trained if training.optimizer == "adamw" else None
     return [*changes, *state_changes(num_trained=trained, eight_bit_bytes=eight_bit_bytes, ranks=ranks)]
 
 
-def _autocasted(block_bytes: int, copies_bytes: int, held: Footprint) -> Footprint:
+def _autocasted(halved_bytes: int, copies_bytes: int, held: Footprint) -> Footprint:
     """Keep activations in 16 bits, and a 16-bit copy of every weight from its use to the backward pass."""
-    return replace(held, block_sample_bytes=block_bytes, parameters_bytes=held.parameters_bytes + copies_bytes)
+    return replace(held, activations_sample_bytes=halved_bytes, parameters_bytes=held.parameters_bytes + copies_bytes)
 
 
 def _chunked(held: Footprint) -> Footprint:

@@ -14,14 +14,9 @@ from brim.reporting.sums import block, heading
 from brim.units import format_gigabytes
 
 
-def ladder_report(rungs: Sequence[Rung], *, share: int) -> Iterator[RenderableType]:
-    """Yield the table, then the lines of every rung up to the first that is enough.
-
-    Args:
-        rungs: The ladder, each rung on top of those before it.
-        share: The samples that each rank has to do in a step: enough is what needs no accumulation.
-    """
-    enough = next((rung for rung in rungs if rung.skipped is None and rung.largest >= share), None)
+def ladder_report(rungs: Sequence[Rung], *, goal: int) -> Iterator[RenderableType]:
+    """Yield the table, then the lines of every rung up to the first whose largest microbatch reaches the goal."""
+    enough = next((rung for rung in rungs if rung.skipped is None and rung.largest >= goal), None)
     yield heading("Memory ladder: cheapest first, each rung on top of those above it")
     yield _table(rungs, enough)
     yield Text("  Slowdowns are those of the sources; none was measured here.", "dim")

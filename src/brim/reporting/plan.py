@@ -35,7 +35,7 @@ def plan_report(found: Answer, frameworks: Sequence[str]) -> Iterator[Renderable
         yield heading("Nothing fits. What it would take, one of")
         yield _lines(found.takes)
     if found.ladder:
-        yield from ladder_report(found.ladder, share=_share(found))
+        yield from ladder_report(found.ladder, goal=found.ladder_goal)
     if found.rate is not None and found.plan is not None:
         yield from _rate(found.rate, found)
     if found.step_time is not None:
@@ -85,11 +85,6 @@ def _microbatches(plan: BatchPlan) -> str:
 
 def _product(plan: BatchPlan) -> str:
     return f"{plan.microbatch:,} × {plan.accumulation:,} × {plan.ranks:,}"
-
-
-def _share(found: Answer) -> int:
-    """Return the samples that each rank has to do in a step."""
-    return -(-(found.wanted.effective or 1) // found.wanted.ranks)
 
 
 def _rate(rate: ScaledRate, found: Answer) -> Iterator[RenderableType]:

@@ -123,11 +123,11 @@ def traced_report(job: TracedJob) -> Iterator[RenderableType]:
     limit = format_gigabytes(job.gpu.memory_bytes * job.fill)
     rows = [(f"{job.gpu.name} at fill {job.fill:g}", limit, f"of {format_gigabytes(job.gpu.memory_bytes)}")]
     rows += [
-        (f"{kind} at microbatch {job.microbatch:,}", format_gigabytes(num_bytes), "")
+        (kind, format_gigabytes(num_bytes), f"at microbatch {job.microbatch:,}")
         for kind, num_bytes in job.breakdown.items()
         if num_bytes
     ]
-    rows.append(("with cached memory and the driver", format_gigabytes(job.device_bytes), ""))
+    rows.append(("in all, with cached memory and the driver", format_gigabytes(job.device_bytes), ""))
     if job.largest:
         rows.append(("largest microbatch", f"{job.largest:,}", f"likely between {low:,} and {high:,}"))
     else:

@@ -11,7 +11,7 @@ from unittest import mock
 import torch
 from torch import nn
 from torch._subclasses import fake_tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -128,3 +128,6 @@ def _is_small(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[s
 def _take_data(target: torch.Tensor, source: torch.Tensor) -> None:
     """Do what `Module.to` needs of `swap_tensors`, which refuses fake tensors because their mode refers to them."""
     target.data = source.data
+    if isinstance(target, FakeTensor):
+        # A tensor whose values are known is asked for them first, so they have to follow.
+        target.constant = getattr(source, "constant", None)

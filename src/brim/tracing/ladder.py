@@ -11,11 +11,11 @@ from brim.devices.catalog import Gpu
 from brim.errors import InputError, TraceError
 from brim.planning.answer import TracedJob, Wanted, needs_ladder
 from brim.planning.footprint import Footprint
-from brim.planning.ladder import NO_GAIN, Rung, climbed, pays, skipped, state_changes
+from brim.planning.ladder import Rung, climbed, no_gain, skipped, state_changes
 from brim.planning.rungs import CHECKPOINTING, CHUNKED, FUSED, autocast_for
 from brim.tracing.prediction import Prediction, predict
 from brim.tracing.variants import Variant, with_gradients_held, with_rung
-from brim.workload import load
+from brim.workload import Workload, load
 
 _Tell = Callable[[str], None]
 # An optimizer that holds less than this share of the parameters' bytes has nothing left to gain from 8 bits.
@@ -62,31 +62,30 @@ def trace_job(
     )
     if not needs_ladder(wanted, prediction.largest):
         return job
-    return replace(job, ladder=_climb(prediction, ranks=wanted.ranks, tell=tell))
+    return replace(job, ladder=_climb(workload_class, prediction, ranks=wanted.ranks, tell=tell))
 
 
 def _accumulates(wanted: Wanted, largest: int) -> bool:
     return wanted.effective is not None and math.ceil(wanted.effective / wanted.ranks) > max(1, largest)
 
 
-def _climb(base: Prediction, *, ranks: int, tell: _Tell) -> tuple[Rung, ...]:
+def _climb(workload_class: type[Workload], base: Prediction, *, ranks: int, tell: _Tell) -> tuple[Rung, ...]:
     microbatch = max(1, base.largest)
-    best, rungs = base, []
-    trained = Variant(workload_class=base.workload_class)
+    best, trained, rungs = base, Variant(workload_class=workload_class), []
     for kind in (FUSED, autocast_for(base.gpu.capability), CHUNKED, CHECKPOINTING):
         tell(f"tracing it with {kind.title}")
-        variant = with_rung(kind, best.workload_class)
+        variant = with_rung(kind, workload_class)
         prediction, obstacle = _try(variant, base)
         trained = variant if variant.num_trained else trained
         saved_bytes = 0
         if prediction is not None:
             saved_bytes = best.peak(microbatch).device_bytes - prediction.peak(microbatch).device_bytes
-            if not pays(kind, saved_bytes, more=prediction.largest - best.largest):
-                obstacle = NO_GAIN
+            if prediction.largest <= best.largest:
+                obstacle = no_gain(kind, saved_bytes, base.gpu.memory_bytes)
         if prediction is None or obstacle is not None:
             rungs.append(skipped(kind, obstacle or "", largest=best.largest, basis="traced"))
             continue
-        best = prediction
+        best, workload_class = prediction, variant.workload_class
         rungs.append(climbed(kind, saved_bytes=saved_bytes, largest=best.largest, basis="traced", lines=variant.lines))
     return (*rungs, *_climb_state(best, microbatch, trained, ranks))
 
@@ -94,7 +93,7 @@ def _climb(base: Prediction, *, ranks: int, tell: _Tell) -> tuple[Rung, ...]:
 def _try(variant: Variant, base: Prediction) -> tuple[Prediction | None, str | None]:
     """Predict a variant; return the prediction, or why there is none."""
     try:
-        prediction = Prediction(variant.workload_class, gpu=base.gpu, case=base.case, fill=base.fill)
+        prediction = predict(variant.workload_class, gpu=base.gpu, case=base.case, fill=base.fill)
     except TraceError as error:
         return None, variant.obstacle or f"cannot be traced: {error}"
     return (None, variant.obstacle) if variant.obstacle else (prediction, None)
@@ -107,8 +106,6 @@ def _climb_state(best: Prediction, microbatch: int, trained: Variant, ranks: int
         parameters_bytes=breakdown["parameters"],
         gradients_bytes=breakdown["gradients"],
         optimizer_bytes=breakdown["optimizer"],
-        block_sample_bytes=0,
-        num_blocks=0,
     )
     eight_bit_bytes = None
     if trained.num_trained and held.optimizer_bytes >= _SMALL_STATE * trained.trained_bytes:
@@ -120,10 +117,11 @@ def _climb_state(best: Prediction, microbatch: int, trained: Variant, ranks: int
     ):
         changed = change(held)
         saved_bytes = held.state_bytes - changed.state_bytes
-        if saved_bytes <= 0:
-            rungs.append(skipped(kind, NO_GAIN, largest=largest, basis="formula"))
+        reason = no_gain(kind, saved_bytes, best.gpu.memory_bytes)
+        if reason is not None:
+            rungs.append(skipped(kind, reason, largest=largest, basis="formula"))
             continue
         held = changed
-        largest = best.largest_with(whole_bytes - held.state_bytes)
+        largest = max(largest, best.largest_with(whole_bytes - held.state_bytes))
         rungs.append(climbed(kind, saved_bytes=saved_bytes, largest=largest, basis="formula", cost=cost))
     return rungs

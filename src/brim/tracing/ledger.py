@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -42,7 +43,7 @@ class Ledger(TorchDispatchMode):
     @property
     def record(self) -> Record:
         """What has been entered so far."""
-        return Record(storages=tuple(self._storages), events=tuple(self._events))
+        return Record(storages=tuple(self._storages), events=tuple(_in_order(self._events)))
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -114,3 +115,9 @@ class Ledger(TorchDispatchMode):
         self.peak_bytes = max(self.peak_bytes, self.live_bytes + sum(sizes))
         for address in [backing.take(num_bytes) for num_bytes in sizes]:
             backing.give_back(address)
+
+
+def _in_order(events: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield the events, storages that die together in the order of their birth: theirs is an accident of addresses."""
+    for _, run in groupby(events, key=lambda event: event[1] > 0):
+        yield from sorted(run)  # births are in order already

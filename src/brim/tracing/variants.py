@@ -17,6 +17,8 @@ from brim.tracing.checkpointing import checkpoint_blocks
 from brim.tracing.fake import parts_of
 from brim.workload import Workload
 
+_OPTIMIZER_ZERO_GRAD = torch.optim.Optimizer.zero_grad
+_MODULE_ZERO_GRAD = nn.Module.zero_grad
 _AfterBuild = Callable[["Variant", Workload], None]
 _DuringStep = Callable[["Variant", Workload], AbstractContextManager[None]]
 
@@ -102,17 +104,17 @@ def _gradients_held(variant: Variant, workload: Workload) -> Iterator[None]:
 
 @contextmanager
 def _zero_grad(*, set_to_none: bool) -> Iterator[None]:
-    """Let every `zero_grad` do the same, whatever it is told."""
+    """Let every `zero_grad` do the same, whatever it is told; of two such blocks the inner one decides."""
 
-    def forced(original: Callable[..., None]) -> Callable[..., None]:
-        def zero_grad(self: Any, *args: Any, **kwargs: Any) -> None:
-            original(self, set_to_none=set_to_none)
+    def of_optimizer(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+        _OPTIMIZER_ZERO_GRAD(self, set_to_none=set_to_none)
 
-        return zero_grad
+    def of_module(self: nn.Module, *args: Any, **kwargs: Any) -> None:
+        _MODULE_ZERO_GRAD(self, set_to_none=set_to_none)
 
     with (
-        mock.patch.object(torch.optim.Optimizer, "zero_grad", forced(torch.optim.Optimizer.zero_grad)),
-        mock.patch.object(nn.Module, "zero_grad", forced(nn.Module.zero_grad)),
+        mock.patch.object(torch.optim.Optimizer, "zero_grad", of_optimizer),
+        mock.patch.object(nn.Module, "zero_grad", of_module),
     ):
         yield
 
