@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from brim.cases import Case, parse_cases
+from brim.cases import parse_cases
 from brim.devices.catalog import Gpu, find_gpu
 from brim.errors import InputError
 from brim.planning.answer import (
@@ -24,6 +24,7 @@ from brim.planning.shapes import ModelShape, find_model
 from brim.planning.sizing import size_up
 from brim.planning.thumb import rule_of_thumb
 from brim.units import parse_bytes, parse_seconds
+from brim.workload import check_address
 
 DEFAULT_FILL = 0.9
 DEFAULT_SEQ_LEN = 2048
@@ -108,7 +109,7 @@ def _parse_rate(text: str) -> tuple[float, int]:
 
 def _parse_timing(text: str) -> tuple[int, float]:
     batch, _, seconds = text.partition(":")
-    if not batch.isdecimal() or not int(batch):
+    if not batch.isdecimal() or not int(batch) or not seconds:
         raise InputError(f"--timing {text!r} is not MICROBATCH:TIME. Use for example --timing 8:80ms --timing 32:0.2s.")
     return int(batch), parse_seconds(seconds)
 
@@ -194,19 +195,19 @@ def _from_model(options: Options, wanted: Wanted) -> Answer:
 
 
 def _from_workload(options: Options, wanted: Wanted) -> Answer:
-    from brim.cli.output import telling
-    from brim.tracing.ladder import trace_job
-
+    check_address(options["workload"])
     gpu = _gpu(options)
     cases = parse_cases([options["case"]] if "case" in options else [])
     if len(cases) > 1:
         raise InputError(f"--case {options['case']} is {len(cases)} cases. A plan is for one: give its key one value.")
-    case: Case = cases[0]
+    from brim.cli.output import telling
+    from brim.tracing.ladder import trace_job  # imports torch: after what can be refused without it
+
     with telling() as tell:
         job = trace_job(
             options["workload"],
             gpu=gpu,
-            case=case,
+            case=cases[0],
             wanted=wanted,
             fill=options.get("fill", DEFAULT_FILL),
             tell=tell,

@@ -15,7 +15,7 @@ class Advice:
     """One thing to know about a plan.
 
     Attributes:
-        topic: `accumulation`, `dataset`, `unstable` or `slow`.
+        topic: `accumulation`, `gradients`, `dataset`, `unstable` or `slow`.
         text: What to do and why, in one line.
         plan: The settings that would follow it; None where nothing changes.
     """
@@ -26,7 +26,12 @@ class Advice:
 
 
 def advise(
-    planned: BatchPlan, *, largest: int | None = None, dataset_size: int | None = None, symptom: str | None = None
+    planned: BatchPlan,
+    *,
+    largest: int | None = None,
+    dataset_size: int | None = None,
+    symptom: str | None = None,
+    gradients_counted: bool = True,
 ) -> tuple[Advice, ...]:
     """Return what speaks against a plan, or for another.
 
@@ -35,6 +40,7 @@ def advise(
         largest: The largest microbatch that fits, where it is known.
         dataset_size: Samples in the dataset, where it is known.
         symptom: What is wrong with the training: `unstable` or `slow`.
+        gradients_counted: Whether `largest` leaves room for gradients that are held between microbatches.
 
     >>> [advice.topic for advice in advise(gives(4, accumulation=8), largest=32)]
     ['accumulation', 'slow']
@@ -44,6 +50,7 @@ def advise(
     found = [
         _dataset(planned, dataset_size),
         _accumulation(planned),
+        None if gradients_counted else _gradients(planned, largest),
         _spare_memory(planned, largest, is_slow=symptom == "slow"),
         _unstable(planned) if symptom == "unstable" else None,
     ]
@@ -63,6 +70,18 @@ def _accumulation(planned: BatchPlan) -> Advice | None:
             "(Marek et al., 2025)."
         ),
         plan=without,
+    )
+
+
+def _gradients(planned: BatchPlan, largest: int | None) -> Advice | None:
+    if largest is None or planned.accumulation == 1:
+        return None
+    return Advice(
+        topic="gradients",
+        text=(
+            f"Accumulation holds the gradients while the next microbatch runs: {largest:,} must have been found with them "
+            "held, e.g. with zero_grad(set_to_none=False) in the step that was probed."
+        ),
     )
 
 

@@ -209,7 +209,13 @@ def _advised(found: Answer) -> Answer:
             optimizer=wanted.rule,
             beta2=wanted.beta2,
         )
-    advice = advise(found.plan, largest=found.largest, dataset_size=wanted.dataset_size, symptom=wanted.symptom)
+    advice = advise(
+        found.plan,
+        largest=found.largest,
+        dataset_size=wanted.dataset_size,
+        symptom=wanted.symptom,
+        gradients_counted=found.sizing is not None or found.traced is not None,
+    )
     return replace(found, advice=advice, rate=rate, step_time=step_time)
 
 

@@ -126,6 +126,7 @@ def _autocast(dtype: torch.dtype) -> _DuringStep:
         backward = torch.autograd.backward
 
         def outside(*args: Any, **kwargs: Any) -> None:
+            torch.clear_autocast_cache()  # as at the end of a block around the forward pass alone
             with torch.autocast("cuda", enabled=False):
                 backward(*args, **kwargs)
 

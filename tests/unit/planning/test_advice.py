@@ -21,6 +21,13 @@ def test_accumulation_on_one_device_is_advised_against():
     assert topics(plan(100, largest=100)) == {}
 
 
+def test_gradients_that_accumulation_holds_are_pointed_out_where_nobody_counted_them():
+    assert (
+        "found with them held" in topics(plan(100, largest=40), largest=40, gradients_counted=False)["gradients"].text
+    )
+    assert "gradients" not in topics(plan(40, largest=40), largest=40, gradients_counted=False)
+
+
 def test_a_batch_beyond_the_dataset_is_advised_against():
     assert "Use at most 100" in topics(gives(256), dataset_size=100)["dataset"].text
     assert "195 steps an epoch; 80 are left" in topics(gives(256), dataset_size=50_000)["dataset"].text
