@@ -104,7 +104,15 @@ def command(
 ) -> int:
     """Plan microbatch × accumulation × ranks, exact, with what to paste.
 
-    Say what you want and what fits: brim plan --effective 256 --ranks 5 --uneven --largest 12
+    Say what you want, and what fits in one of four ways:
+
+    brim plan --effective 256 --ranks 4 --largest 12
+
+    brim plan --measured 512:0.1GB --target 35GB --memory 80GB
+
+    brim plan --effective 64 --model 7b --gpu a100-80gb --method lora
+
+    brim plan --effective 256 --workload train.py:Finetune --gpu rtx-3090
     """
     from brim.cli.output import print_json, print_plan
     from brim.cli.plan_sources import answer_from

@@ -79,8 +79,8 @@ def _gradients(planned: BatchPlan, largest: int | None) -> Advice | None:
     return Advice(
         topic="gradients",
         text=(
-            f"Accumulation holds the gradients while the next microbatch runs: {largest:,} must have been found with them "
-            "held, e.g. with zero_grad(set_to_none=False) in the step that was probed."
+            f"Accumulation holds the gradients while the next microbatch runs: {largest:,} must have been found with "
+            "them held, e.g. with zero_grad(set_to_none=False) in the step that was probed."
         ),
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 from brim.cases import Case
 from brim.devices.catalog import Gpu
 from brim.planning.advice import Advice, advise
-from brim.planning.batch_plan import SCHEMA, BatchPlan, describe, gives, plan
+from brim.planning.batch_plan import SCHEMA, BatchPlan, describe, fewest_microbatches, gives, plan
 from brim.planning.choices import EvenChoice, at_microbatch
 from brim.planning.frameworks import pastes
 from brim.planning.ladder import MUCH_ACCUMULATION, Rung
@@ -144,8 +144,9 @@ class Answer:
 
 def needs_ladder(wanted: Wanted, largest: int) -> bool:
     """Return whether to show the ladder: it was asked for, nothing fits, or only with much accumulation."""
-    share = math.ceil((wanted.effective or 1) / wanted.ranks)
-    return wanted.ladder or not largest or math.ceil(share / largest) > MUCH_ACCUMULATION
+    if wanted.ladder or not largest:
+        return True
+    return fewest_microbatches(wanted.effective or 1, largest=largest, ranks=wanted.ranks) > MUCH_ACCUMULATION
 
 
 def answer(wanted: Wanted, *, largest: int, ladder: tuple[Rung, ...] = (), **origin: Any) -> Answer:
@@ -214,7 +215,7 @@ def _advised(found: Answer) -> Answer:
         largest=found.largest,
         dataset_size=wanted.dataset_size,
         symptom=wanted.symptom,
-        gradients_counted=found.sizing is not None or found.traced is not None,
+        gradients_counted=any((found.sizing, found.traced, found.thumb)),
     )
     return replace(found, advice=advice, rate=rate, step_time=step_time)
 

@@ -116,9 +116,18 @@ def plan(effective: int, *, largest: int, ranks: int = 1, uneven: bool = False) 
             f"Effective batch {effective:,} does not divide over {ranks:,} ranks. "
             f"Use {nearest}, or pass `uneven=True` (--uneven)."
         )
-    accumulation = math.ceil(math.ceil(effective / ranks) / largest)
+    accumulation = fewest_microbatches(effective, largest=largest, ranks=ranks)
     planned = BatchPlan(effective=effective, accumulation=accumulation, ranks=ranks)
     return BatchPlan(effective=effective, accumulation=accumulation, ranks=ranks, notes=_notes(planned))
+
+
+def fewest_microbatches(effective: int, *, largest: int, ranks: int = 1) -> int:
+    """Return how many microbatches a rank needs at least: those of the rank with the most samples.
+
+    >>> fewest_microbatches(100, largest=40), fewest_microbatches(100, largest=4, ranks=8)
+    (3, 4)
+    """
+    return math.ceil(math.ceil(effective / ranks) / largest)
 
 
 def gives(microbatch: int, *, accumulation: int = 1, ranks: int = 1) -> BatchPlan:

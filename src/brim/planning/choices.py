@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from brim.planning.batch_plan import BatchPlan, check_count, gives
+from brim.planning.batch_plan import BatchPlan, check_count, fewest_microbatches, gives
 
 # How many times the fewest microbatches an exact even plan may take before missing the target is the better deal.
 _MOST_STEPS = 2
@@ -63,7 +63,7 @@ def nearest_even(target: int, *, largest: int, ranks: int = 1) -> EvenChoice:
     for name, value in (("effective", target), ("largest", largest), ("ranks", ranks)):
         check_count(name, value)
     share = target / ranks
-    fewest = math.ceil(math.ceil(share) / largest)
+    fewest = fewest_microbatches(target, largest=largest, ranks=ranks)
     for steps in range(fewest, _MOST_STEPS * fewest + 1):
         if target % (ranks * steps) == 0:
             return EvenChoice(plan=gives(target // (ranks * steps), accumulation=steps, ranks=ranks), target=target)

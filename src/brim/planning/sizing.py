@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 from brim.devices.catalog import Gpu, gpus
 from brim.devices.device import check_fill
-from brim.planning.batch_plan import check_count
-from brim.planning.choices import nearest_even
+from brim.planning.batch_plan import check_count, fewest_microbatches
 from brim.planning.footprint import Footprint, Training, footprint, sharded
 from brim.planning.ladder import Rung, climb
 from brim.planning.shapes import ModelShape
@@ -50,12 +49,12 @@ class Sizing:
         return self.held.largest(self.limit_bytes)
 
     def accumulations(self, target: int | None = None) -> dict[int, int]:
-        """Return the accumulation for the usual effective batches and the target, where anything fits."""
+        """Return the fewest microbatches for the usual effective batches and the target, where anything fits."""
         if not self.largest:
             return {}
         wanted = sorted({*USUAL_EFFECTIVE, *([] if target is None else [target])})
         return {
-            each: nearest_even(each, largest=self.largest, ranks=self.ranks).plan.accumulation
+            each: fewest_microbatches(each, largest=self.largest, ranks=self.ranks)
             for each in wanted
             if each >= self.ranks
         }

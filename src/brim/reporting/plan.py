@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rich.console import Group, RenderableType
-from rich.padding import Padding
+from rich.console import RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from brim.planning.answer import Answer
@@ -43,8 +43,10 @@ def plan_report(found: Answer, frameworks: Sequence[str]) -> Iterator[Renderable
     notes = [*(found.plan.notes if found.plan else ()), *(advice.text for advice in found.advice)]
     if notes or found.warnings:
         yield heading("Good to know")
-        yield _lines(found.warnings, style="yellow")
-        yield _lines(notes)
+        if found.warnings:
+            yield _lines(found.warnings, style="yellow")
+        if notes:
+            yield _lines(notes)
     if found.plan is not None:
         yield from _pastes(found.plan, frameworks, largest=found.largest)
 
@@ -127,5 +129,8 @@ def _pastes(plan: BatchPlan, frameworks: Sequence[str], *, largest: int | None) 
         yield Text(f"\nFor others: --framework {', '.join(others)} or all.", "dim")
 
 
-def _lines(texts: Sequence[str], *, style: str = "") -> Group:
-    return Group(*(Padding.indent(Text(f"• {text}", style), 2) for text in texts))
+def _lines(texts: Sequence[str], *, style: str = "") -> Table:
+    table = Table.grid(padding=(0, 1))
+    for text in texts:
+        table.add_row("  •", Text(text, style))
+    return table

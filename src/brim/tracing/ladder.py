@@ -10,6 +10,7 @@ from brim.cases import Case
 from brim.devices.catalog import Gpu
 from brim.errors import InputError, TraceError
 from brim.planning.answer import TracedJob, Wanted, needs_ladder
+from brim.planning.batch_plan import fewest_microbatches
 from brim.planning.footprint import Footprint
 from brim.planning.ladder import Rung, climbed, no_gain, skipped, state_changes
 from brim.planning.rungs import CHECKPOINTING, CHUNKED, FUSED, autocast_for
@@ -66,7 +67,7 @@ def trace_job(
 
 
 def _accumulates(wanted: Wanted, largest: int) -> bool:
-    return wanted.effective is not None and math.ceil(wanted.effective / wanted.ranks) > max(1, largest)
+    return fewest_microbatches(wanted.effective or 1, largest=max(1, largest), ranks=wanted.ranks) > 1
 
 
 def _climb(workload_class: type[Workload], base: Prediction, *, ranks: int, tell: _Tell) -> tuple[Rung, ...]:
