@@ -22,7 +22,7 @@ def test_every_option_of_the_readme_exists():
         subprocess.run(
             [sys.executable, "-m", "brim", command, "--help"], capture_output=True, text=True, env={"COLUMNS": "200"}
         ).stdout
-        for command in ("find", "predict")
+        for command in ("find", "plan", "predict")
     )
     options = set(re.findall(r"(--[a-z][a-z-]+)", README)) - {"--help"}
     assert options

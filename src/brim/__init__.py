@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from brim.errors import BrimError
     from brim.finding import find
     from brim.findings import Finding, Findings, Probe, Verdict
+    from brim.planning import BatchPlan, plan
     from brim.tracing import MemoryPeak, Prediction, predict
     from brim.training import Accumulator, AuditReport, audit
     from brim.workload import Workload
@@ -22,6 +23,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Accumulator": "brim.training",
     "AuditReport": "brim.training",
+    "BatchPlan": "brim.planning",
     "BrimError": "brim.errors",
     "Case": "brim.cases",
     "Finding": "brim.findings",
@@ -33,12 +35,14 @@ _HOMES = {
     "Workload": "brim.workload",
     "audit": "brim.training",
     "find": "brim.finding",
+    "plan": "brim.planning",
     "predict": "brim.tracing",
 }
 
 __all__ = [
     "Accumulator",
     "AuditReport",
+    "BatchPlan",
     "BrimError",
     "Case",
     "Finding",
@@ -50,6 +54,7 @@ __all__ = [
     "Workload",
     "audit",
     "find",
+    "plan",
     "predict",
 ]
 

@@ -45,12 +45,16 @@ def format_bytes(num_bytes: int | float) -> str:
     >>> format_bytes(1610612736), format_bytes(52_428_800), format_bytes(12)
     ('1.50 GiB', '50.0 MiB', '12 B')
     """
-    for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if abs(num_bytes) >= size:
-            value = num_bytes / size
-            digits = 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0
-            return f"{value:.{digits}f} {unit}"
-    return f"{int(num_bytes)} B"
+    return _with_unit(num_bytes, (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)))
+
+
+def format_gigabytes(num_bytes: int | float) -> str:
+    """Write a number of bytes with a decimal unit, in which bytes per parameter are easy to follow.
+
+    >>> format_gigabytes(16_060_522_496), format_gigabytes(1.875e9), format_gigabytes(524_288)
+    ('16.1 GB', '1.88 GB', '524 KB')
+    """
+    return _with_unit(num_bytes, (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("KB", 10**3)))
 
 
 def parse_seconds(text: str | int | float) -> float:
@@ -77,6 +81,15 @@ def format_seconds(seconds: float) -> str:
         return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s"
+
+
+def _with_unit(num_bytes: int | float, units: tuple[tuple[str, int], ...]) -> str:
+    for unit, size in units:
+        if abs(num_bytes) >= size:
+            value = num_bytes / size
+            digits = 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0
+            return f"{value:.{digits}f} {unit}"
+    return f"{int(num_bytes)} B"
 
 
 def _parse(text: str | int | float, per_unit: dict[str, int] | dict[str, float], *, what: str, example: str) -> float:

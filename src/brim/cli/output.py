@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,9 @@ from brim.errors import BrimError, UnclearError, WorkloadError
 from brim.finding import LogObserver, Observer
 from brim.findings import Findings
 from brim.history import Remembered
+from brim.planning.answer import Answer
 from brim.reporting.live import LiveObserver
+from brim.reporting.plan import plan_report
 from brim.reporting.prediction import Predicted, answer_table, gpus_table, legend, memory_table, modules_table
 from brim.reporting.table import findings_table, history_table, notes_of
 from brim.units import format_bytes
@@ -79,6 +81,21 @@ def print_predictions(workload: str, predictions: Sequence[Predicted], *, microb
         if advice is not None:
             missing = format_bytes(prediction.missing_bytes(shown))
             console.print(Text(f"Microbatch {shown} lacks {missing} on {prediction.gpu.name}: {advice}."))
+
+
+def print_plan(found: Answer, frameworks: Sequence[str]) -> None:
+    """Print the arithmetic of a plan, its ladder and advice, then what to paste."""
+    console = _results_console()
+    for part in plan_report(found, frameworks):
+        console.print(part)
+
+
+@contextmanager
+def telling() -> Iterator[Callable[[str], None]]:
+    """Yield a function that says on standard error what takes a while."""
+    console = Console(stderr=True, highlight=False)
+    with console.status("") as status:
+        yield (lambda line: status.update(f"{line} …")) if console.is_terminal else lambda line: console.print(line)
 
 
 def print_gpus(gpus: Sequence[Gpu]) -> None:

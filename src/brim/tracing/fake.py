@@ -11,7 +11,7 @@ from unittest import mock
 import torch
 from torch import nn
 from torch._subclasses import fake_tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -63,7 +63,7 @@ def fake_workload(workload: Workload, mode: FakeTensorMode) -> list[torch.Tensor
     for name, value in list(vars(workload).items()):
         if isinstance(value, torch.Tensor):
             setattr(workload, name, fake(value))
-        for part in _parts(value):
+        for part in parts_of(value):
             if isinstance(part, nn.Module):
                 _fake_module(part, fake)
             elif isinstance(part, torch.optim.Optimizer):
@@ -74,7 +74,7 @@ def fake_workload(workload: Workload, mode: FakeTensorMode) -> list[torch.Tensor
     return [tensor for _, tensor in faked.values()]
 
 
-def _parts(value: Any) -> list[Any]:
+def parts_of(value: Any) -> list[Any]:
     """Return what an attribute holds: itself, or what is in it."""
     if isinstance(value, dict):
         return list(value.values())
@@ -135,3 +135,6 @@ def _is_small(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[s
 def _take_data(target: torch.Tensor, source: torch.Tensor) -> None:
     """Do what `Module.to` needs of `swap_tensors`, which refuses fake tensors because their mode refers to them."""
     target.data = source.data
+    if isinstance(target, FakeTensor):
+        # A tensor whose values are known is asked for them first, so they have to follow.
+        target.constant = getattr(source, "constant", None)

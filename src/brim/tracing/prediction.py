@@ -105,6 +105,11 @@ class Prediction:
         """Return whether a microbatch fits."""
         return self._replay(microbatch, self._capacity_bytes()) is not None
 
+    def largest_with(self, saved_bytes: int) -> int:
+        """Return the largest microbatch that would fit if the job held that much less whatever its size."""
+        # Room can make the allocator cut its segments worse, so a larger size may not fit where a smaller one does.
+        return max(self.largest, self._search(self._capacity_bytes(-saved_bytes)))
+
     def to_dict(self, workload: str, *, microbatch: int | None = None) -> dict[str, Any]:
         """Return the document `brim.prediction/1`."""
         shown = microbatch or max(1, self.largest)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from brim.planning.footprint import EIGHT_BIT_BYTES, PRECISIONS
 from brim.units import format_bytes
 
 # Share of the activations that recomputing them in the backward pass saves; what stays are the inputs of the blocks.
 # Source: 2·s·b·h bytes a layer against s·b·h·(34 + 5·a·s/h), at least 34 (Korthikanti et al., 2022).
 _CHECKPOINTING = 1 - 2 / 34
-# 8-bit Adam keeps 2 bytes of state for each parameter where Adam keeps 8.
-_EIGHT_BIT = 0.75
+# Share of Adam's state that 8 bits save.
+_EIGHT_BIT = 1 - EIGHT_BIT_BYTES / PRECISIONS["fp32"].optimizer_bytes("adamw")
 # Half the bytes of everything that is float32.
 _HALF = 0.5
 

@@ -1,0 +1,122 @@
+"""From a model's size and a card to a microbatch, and to what it would take where there is none."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from brim.devices.catalog import Gpu, gpus
+from brim.devices.device import check_fill
+from brim.planning.batch_plan import check_count, fewest_microbatches
+from brim.planning.footprint import Footprint, Training, footprint, sharded
+from brim.planning.ladder import Rung, climb
+from brim.planning.shapes import ModelShape
+from brim.units import format_gigabytes
+
+# The effective batches whose accumulation is always told.
+USUAL_EFFECTIVE = (32, 64)
+# The most ranks that sharding is proposed for.
+_MOST_RANKS = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizing:
+    """What training a model takes on a GPU, by formulas.
+
+    Attributes:
+        held: What it holds on one rank.
+        limit_bytes: What the peak may reach.
+        largest: The largest microbatch; 0 where not even 1 fits.
+        ladder: What would save memory, cheapest first.
+    """
+
+    shape: ModelShape
+    training: Training
+    gpu: Gpu
+    fill: float
+    ranks: int
+    held: Footprint
+    ladder: tuple[Rung, ...]
+
+    @property
+    def limit_bytes(self) -> int:
+        """What the peak may reach."""
+        return int(self.gpu.memory_bytes * self.fill)
+
+    @property
+    def largest(self) -> int:
+        """The largest microbatch; 0 where not even 1 fits."""
+        return self.held.largest(self.limit_bytes)
+
+    def accumulations(self, target: int | None = None) -> dict[int, int]:
+        """Return the fewest microbatches for the usual effective batches and the target, where anything fits."""
+        if not self.largest:
+            return {}
+        wanted = sorted({*USUAL_EFFECTIVE, *([] if target is None else [target])})
+        return {
+            each: fewest_microbatches(each, largest=self.largest, ranks=self.ranks)
+            for each in wanted
+            if each >= self.ranks
+        }
+
+
+def size_up(shape: ModelShape, training: Training, *, gpu: Gpu, fill: float = 0.9, ranks: int = 1) -> Sizing:
+    """Return what training a model takes on a GPU.
+
+    >>> from brim.devices.catalog import find_gpu
+    >>> from brim.planning.shapes import find_model
+    >>> size_up(find_model("8b"), Training(seq_len=2048, method="lora"), gpu=find_gpu("a100-80gb")).largest
+    3
+    """
+    check_fill(fill)
+    check_count("ranks", ranks)
+    held = footprint(shape, training)
+    limit_bytes = int(gpu.memory_bytes * fill)
+    ladder = climb(
+        held, shape=shape, training=training, limit_bytes=limit_bytes, ranks=ranks, capability=gpu.capability
+    )
+    return Sizing(shape=shape, training=training, gpu=gpu, fill=fill, ranks=ranks, held=held, ladder=ladder)
+
+
+def what_it_takes(sizing: Sizing) -> tuple[str, ...]:
+    """Return what would make microbatch 1 fit, the cheapest first; nothing where it fits."""
+    if sizing.largest:
+        return ()
+    return tuple(line for line in (_rungs(sizing), *_methods(sizing), _more_ranks(sizing), _larger_gpu(sizing)) if line)
+
+
+def _rungs(sizing: Sizing) -> str | None:
+    for index, rung in enumerate(sizing.ladder):
+        if rung.largest:
+            titles = [each.kind.title for each in sizing.ladder[: index + 1] if each.skipped is None]
+            return f"{', '.join(titles)}: then microbatch {rung.largest:,} fits"
+    return None
+
+
+def _methods(sizing: Sizing) -> list[str]:
+    found = []
+    for method in {"full": ("lora", "qlora"), "lora": ("qlora",)}.get(sizing.training.method, ()):
+        largest = footprint(sizing.shape, replace(sizing.training, method=method)).largest(sizing.limit_bytes)
+        if largest:
+            found.append(f"--method {method}: then microbatch {largest:,} fits")
+    return found
+
+
+def _more_ranks(sizing: Sizing) -> str | None:
+    """Say over how many GPUs weights, gradients and optimizer would have to be sharded."""
+    for ranks in range(sizing.ranks + 1, _MOST_RANKS + 1):
+        held = sizing.held
+        for stage in (1, 2, 3):
+            held = sharded(held, stage=stage, ranks=ranks)
+        if held.largest(sizing.limit_bytes):
+            largest = held.largest(sizing.limit_bytes)
+            return f"--ranks {ranks} with ZeRO-3 / FSDP: then microbatch {largest:,} fits on each"
+    return None
+
+
+def _larger_gpu(sizing: Sizing) -> str:
+    needed = math.ceil(sizing.held.peak_bytes(1) / sizing.fill)
+    larger = [gpu for gpu in gpus().values() if gpu.memory_bytes >= needed]
+    smallest = min(larger, key=lambda gpu: gpu.memory_bytes, default=None)
+    where = f", such as {smallest.name}" if smallest else ", more than any in the catalog"
+    return f"a GPU with {format_gigabytes(needed)}{where}"

@@ -1,0 +1,66 @@
+"""Activation checkpointing switched on in a model that knows it, or put around its repeated blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+# How models switch it on themselves: Transformers, then timm. With the lines that do so.
+_SWITCHES = ("gradient_checkpointing_enable", "set_grad_checkpointing")
+
+
+def checkpoint_blocks(name: str, model: nn.Module) -> str | None:
+    """Switch checkpointing on in a model and return the lines that do so; None where it has no repeated blocks."""
+    for path, module in model.named_modules():
+        for switch in _SWITCHES:
+            if callable(getattr(module, switch, None)):
+                getattr(module, switch)()
+                return f"{_join(name, path)}.{switch}()"
+    lists = dict(_block_lists(model))
+    if not lists:
+        return None
+    has_batch_norm = False
+    for blocks in lists.values():
+        for block in blocks:
+            _recompute(block)
+            has_batch_norm |= any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in block.modules())
+    paths = " + ".join(f"list({_join(name, path)})" for path in lists) if len(lists) > 1 else _join(name, *lists)
+    lines = (
+        f"for block in {paths}:\n"
+        "    block.forward = functools.partial(torch.utils.checkpoint.checkpoint, block.forward, use_reentrant=False)"
+    )
+    return lines + ("\n# BatchNorm's statistics then move twice a step: halve its momentum" if has_batch_norm else "")
+
+
+def _block_lists(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, list[nn.Module]]]:
+    """Yield the outermost lists of at least two blocks of one kind: modules with parts and parameters of their own."""
+    for name, module in model.named_children():
+        path = f"{prefix}.{name}" if prefix else name
+        blocks = list(module.children())
+        is_list = isinstance(module, (nn.ModuleList, nn.Sequential)) and len(blocks) > 1
+        if is_list and len({type(block) for block in blocks}) == 1 and all(map(_is_block, blocks)):
+            yield path, blocks
+        else:
+            yield from _block_lists(module, path)
+
+
+def _is_block(module: nn.Module) -> bool:
+    return any(True for _ in module.children()) and any(True for _ in module.parameters())
+
+
+def _recompute(block: nn.Module) -> None:
+    # Generators are left alone: a trace has no use for random numbers, and the state of a generator is not faked.
+    forward: Any = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)
+    block.forward = forward
+
+
+def _join(name: str, *parts: str) -> str:
+    """Write the path of a module in Python: `model.layers[0]`, not `model.layers.0`."""
+    path = name
+    for part in ".".join(parts).split("."):
+        path += f"[{part}]" if part.isdecimal() else f".{part}" if part else ""
+    return path

@@ -1,0 +1,35 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brim.errors import InputError
+from brim.planning.throughput import StepTime, fit_step_time
+
+
+@given(fixed=st.floats(1e-4, 1.0), sample=st.floats(1e-5, 0.1))
+def test_half_of_the_peak_rate_is_at_n_half_and_90_percent_at_nine_times_that(fixed, sample):
+    line = StepTime(fixed_seconds=fixed, sample_seconds=sample)
+    assert line.half_rate_microbatch == pytest.approx(fixed / sample)
+    microbatch = line.microbatch_for(0.9)
+    assert microbatch == pytest.approx(9 * fixed / sample, abs=1)
+    assert line.rate(microbatch) >= 0.9 * line.peak_rate * (1 - 1e-6)
+
+
+@given(
+    fixed=st.floats(1e-3, 1.0),
+    sample=st.floats(1e-3, 0.1),
+    sizes=st.sets(st.integers(1, 512), min_size=2, max_size=8),
+)
+def test_the_fit_finds_the_line_it_was_given(fixed, sample, sizes):
+    line = fit_step_time({size: fixed + sample * size for size in sizes})
+    assert line.sample_seconds == pytest.approx(sample, rel=1e-4)
+    assert line.fixed_seconds == pytest.approx(fixed, rel=1e-3, abs=1e-6)
+
+
+def test_timings_that_make_no_line_are_refused():
+    with pytest.raises(InputError, match="at least two"):
+        fit_step_time({8: 0.1})
+    with pytest.raises(InputError, match="take no longer"):
+        fit_step_time({8: 0.1, 16: 0.1})
+    with pytest.raises(InputError, match=r"share is 1\.0"):
+        StepTime(fixed_seconds=1, sample_seconds=1).microbatch_for(1.0)
