@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from brim.cases import Case
     from brim.errors import BrimError
-    from brim.finding import find
+    from brim.finding.find import find
     from brim.findings import Finding, Findings, Probe, Verdict
+    from brim.sweeping.results import SweepResults
+    from brim.sweeping.sweep import sweep
     from brim.tracing import MemoryPeak, Prediction, predict
     from brim.workload import Workload
 
@@ -26,10 +28,12 @@ _HOMES = {
     "MemoryPeak": "brim.tracing",
     "Prediction": "brim.tracing",
     "Probe": "brim.findings",
+    "SweepResults": "brim.sweeping.results",
     "Verdict": "brim.findings",
     "Workload": "brim.workload",
     "find": "brim.finding",
     "predict": "brim.tracing",
+    "sweep": "brim.sweeping.sweep",
 }
 
 __all__ = [
@@ -40,10 +44,12 @@ __all__ = [
     "MemoryPeak",
     "Prediction",
     "Probe",
+    "SweepResults",
     "Verdict",
     "Workload",
     "find",
     "predict",
+    "sweep",
 ]
 
 

@@ -34,6 +34,13 @@ def observer() -> Iterator[Observer]:
         with LiveObserver(console) as live:
             yield live
         return
+    with log_lines() as logger:
+        yield LogObserver(logger)
+
+
+@contextmanager
+def log_lines() -> Iterator[logging.Logger]:
+    """Yield the logger `brim` while its lines go to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_LogFormat())
     logger = logging.getLogger("brim")
@@ -41,7 +48,7 @@ def observer() -> Iterator[Observer]:
     logger.addHandler(handler)
     logger.propagate = False
     try:
-        yield LogObserver(logger)
+        yield logger
     finally:
         logger.removeHandler(handler)
 
@@ -51,7 +58,7 @@ def print_findings(findings: Findings, *, as_json: bool) -> None:
     if as_json:
         print_json(findings.to_dict())
         return
-    console = _results_console()
+    console = results_console()
     console.print(findings_table(findings))
     for note in notes_of(findings):
         console.print(Text(note))
@@ -59,13 +66,13 @@ def print_findings(findings: Findings, *, as_json: bool) -> None:
 
 def print_history(rows: list[Remembered], *, path: Path, now: float) -> None:
     """Print the history's table."""
-    console = _results_console()
+    console = results_console()
     console.print(history_table(rows, now=now) if rows else Text(f"Nothing was found yet ({path})."))
 
 
 def print_predictions(workload: str, predictions: Sequence[Predicted], *, microbatch: int | None) -> None:
     """Print the answers, then for each prediction its memory by kind and the modules that hold most."""
-    console = _results_console()
+    console = results_console()
     if microbatch is None:
         console.print(answer_table(workload, predictions))
     for prediction in predictions:
@@ -83,7 +90,7 @@ def print_predictions(workload: str, predictions: Sequence[Predicted], *, microb
 
 def print_gpus(gpus: Sequence[Gpu]) -> None:
     """Print the catalog."""
-    _results_console().print(gpus_table(gpus))
+    results_console().print(gpus_table(gpus))
 
 
 def print_text(markup: str) -> None:
@@ -113,7 +120,7 @@ def print_error(error: BrimError) -> None:
     console.print(Text.assemble(("Error: ", "bold red"), str(error)))
 
 
-def _results_console() -> Console:
+def results_console() -> Console:
     """Return standard output; a file or a pipe has no width of its own, so a table gets what it needs."""
     console = Console()
     return console if console.is_terminal else Console(width=_PIPE_WIDTH)

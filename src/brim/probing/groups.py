@@ -8,7 +8,9 @@ import os
 import signal
 import sys
 
+# Of <linux/prctl.h>.
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def kill_group(pid: int) -> None:
@@ -21,3 +23,9 @@ def die_with_parent() -> None:
     """Ask the kernel to end this process when its parent dies, however it dies."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends, so that none can run away."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
