@@ -71,7 +71,7 @@ def command(
     `brim sweep results DIR` shows what came out.
     """
     from brim.cli.sweep_output import print_plan, sweep_observer, terminate_like_ctrl_c
-    from brim.sweeping.results import read_results
+    from brim.sweeping.results import SweepResults
     from brim.sweeping.sweep import sweep, sweep_directory
 
     settings: dict[str, Any] = {
@@ -96,7 +96,7 @@ def command(
     except (DeviceError, SweepStoppedError, KeyboardInterrupt):
         directory = sweep_directory(file, out)
         if directory.exists():
-            _print(read_results(directory), as_json=json)
+            _print(SweepResults.read(directory), as_json=json)
         raise
     return _print(results, as_json=json)
 
@@ -116,11 +116,11 @@ def results_command(
     """Show what came out of a sweep, also while it runs."""
     from brim.cli.output import print_json
     from brim.cli.sweep_output import print_csv, print_results
-    from brim.sweeping.results import read_results, sort_results
+    from brim.sweeping.results import SweepResults, sort_results
 
     if csv and json:
         raise InputError("Choose one of --csv and --json.")
-    results = read_results(directory.with_suffix(".sweep") if directory.suffix in (".yaml", ".yml") else directory)
+    results = SweepResults.read(directory.with_suffix(".sweep") if directory.suffix in (".yaml", ".yml") else directory)
     trials = sort_results(results, sort, reverse=reverse) if sort else list(results.trials)
     if json:
         print_json({**results.to_dict(), "trials": [trial.to_dict() for trial in trials]})

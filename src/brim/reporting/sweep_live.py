@@ -110,10 +110,11 @@ class LiveSweepObserver:
             table.add_row(self._spinner, describe_config(trial.config, {}), Text(elapsed, "dim"))
         bar = Table(box=None, show_header=False, padding=(0, 1))
         total = self._outlook.num_trials
-        bar.add_row(ProgressBar(total=total, completed=self._num_ended, width=_BAR_WIDTH), self._figures())
+        bar.add_row(ProgressBar(total=total, completed=self._num_ended, width=_BAR_WIDTH), self.figures())
         return Group(table, bar)
 
-    def _figures(self) -> Text:
+    def figures(self) -> Text:
+        """Return the line beside the bar."""
         assert self._outlook is not None
         num_done = self._statuses["done"]
         num_failed = self._statuses.total() - num_done

@@ -28,6 +28,8 @@ from brim.probing.groups import adopt_orphans, die_with_parent, kill_group
 from brim.sweeping.jobs import MARK, Job
 from brim.sweeping.outcome import LOG_FILE, Exit
 
+# Said on the command line of a host that must not die with its parent's other children.
+DETACHED = "detached"
 # Between asking a trial to end and ending it.
 GRACE_SECONDS = 5.0
 _BYTES_PER_MAXRSS = 1024 if sys.platform == "linux" else 1
@@ -266,6 +268,8 @@ def _kill_all(processes: Iterable[psutil.Process]) -> None:
 def main() -> None:
     """Serve on the pipes that the command line names; a forked child leaves as a trial and exits as one."""
     request_fd, event_fd, *inherited_fds = map(int, sys.argv[1].split(","))
+    if DETACHED in sys.argv and os.fork():
+        return  # the child goes on as nobody's child
     try:
         Host(request_fd, event_fd, tuple(inherited_fds)).serve()
     except BecomeTrial as turned:

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from brim.errors import DeviceError
+from brim.sweeping.host import DETACHED
 from brim.sweeping.jobs import Job
 from brim.sweeping.outcome import Exit
 
@@ -24,20 +25,23 @@ class TrialHost:
 
     Args:
         held_fds: Descriptors that stay open until the last trial has ended, such as the lock of a directory.
+        is_detached: Whether the host is nobody's child: some parents kill theirs before these can tidy up.
     """
 
-    def __init__(self, *, held_fds: tuple[int, ...] = ()) -> None:
+    def __init__(self, *, held_fds: tuple[int, ...] = (), is_detached: bool = False) -> None:
         request_read, self._request_fd = os.pipe()
         self._event_fd, event_write = os.pipe()
         fds = (request_read, event_write, *held_fds)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "brim.sweeping.host", ",".join(map(str, fds))],
+            [sys.executable, "-m", "brim.sweeping.host", ",".join(map(str, fds)), *([DETACHED] if is_detached else [])],
             stdin=subprocess.DEVNULL,
             pass_fds=fds,
             start_new_session=True,  # Ctrl-C is for the sweep, which then says what to do
         )
         os.close(request_read)
         os.close(event_write)
+        if is_detached:
+            self._process.wait()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._event_fd, selectors.EVENT_READ)
         self._buffer = b""
@@ -67,7 +71,7 @@ class TrialHost:
                 return []
             data = os.read(self._event_fd, 1 << 16)
             if not data:
-                raise DeviceError(f"The host of the trials died ({self._process.wait()}). Run the sweep again.")
+                raise DeviceError("The host of the trials died. Run the sweep again.")
             self._buffer += data
         *lines, self._buffer = self._buffer.split(b"\n")
         events: list[dict[str, Any]] = [json.loads(line) for line in lines]
@@ -79,11 +83,13 @@ class TrialHost:
             return
         os.close(self._request_fd)
         self._request_fd = -1
-        try:
-            self._process.wait(_CLOSING_SECONDS)
-        except subprocess.TimeoutExpired:
+        deadline = time.monotonic() + _CLOSING_SECONDS
+        # Its end of the pipe closes with the host, whoever's child it is.
+        while self._selector.select(max(0.0, deadline - time.monotonic())) and os.read(self._event_fd, 1 << 16):
+            pass
+        if self._process.poll() is None and time.monotonic() > deadline:
             self._process.kill()
-            self._process.wait()
+        self._process.wait()
         self._selector.close()
         os.close(self._event_fd)
 

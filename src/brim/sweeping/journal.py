@@ -11,7 +11,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -96,35 +96,29 @@ def _events(file: BinaryIO, path: Path) -> Iterator[tuple[bytes, dict[str, Any]]
         yield line, event
 
 
-class LastEvents:
-    """What a journal says last of every trial, looked up in the file: only places are kept in memory."""
+@contextlib.contextmanager
+def last_events(directory: Path) -> Iterator[Callable[[str], dict[str, Any] | None]]:
+    """Yield a function that returns the last event of a trial, or None; only places in the file are kept in memory."""
+    path = directory / JOURNAL_FILE
+    if not path.exists():
+        yield lambda trial_id: None
+        return
+    with path.open("rb") as file:
+        places: dict[int, int] = {}
+        place = 0
+        for line, event in _events(file, path):
+            places[int(event["trial"], 16)] = place
+            place += len(line)
 
-    def __init__(self, directory: Path) -> None:
-        self._path = directory / JOURNAL_FILE
-        self._places: dict[int, int] = {}
-        self._file: BinaryIO | None = None
+        def last_event(trial_id: str) -> dict[str, Any] | None:
+            found = places.get(int(trial_id, 16))
+            if found is None:
+                return None
+            file.seek(found)
+            event: dict[str, Any] = json.loads(file.readline())
+            return event
 
-    def __enter__(self) -> LastEvents:
-        if self._path.exists():
-            self._file = self._path.open("rb")
-            place = 0
-            for line, event in _events(self._file, self._path):
-                self._places[int(event["trial"], 16)] = place
-                place += len(line)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
-
-    def of(self, trial_id: str) -> dict[str, Any] | None:
-        """Return the last event of a trial, or None where there is none."""
-        place = self._places.get(int(trial_id, 16))
-        if place is None or self._file is None:
-            return None
-        self._file.seek(place)
-        event: dict[str, Any] = json.loads(self._file.readline())
-        return event
+        yield last_event
 
 
 @contextlib.contextmanager

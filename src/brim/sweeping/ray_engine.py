@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 import socket
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,10 @@ from brim.units import format_bytes
 
 # A larger file that a trial writes into its directory does not come back; of a longer log, only the end does.
 MOST_FILE_BYTES = 4 * 2**20
+# Of a node's identity: enough to tell nodes apart, as Ray's own tools show them.
+_NUM_NODE_DIGITS = 8
+# How long a worker may take to end its trial before it is ended itself.
+_STOPPING_SECONDS = 15.0
 
 
 class RayEngine:
@@ -46,7 +51,7 @@ class RayEngine:
         self._resources = resources
         self._jobs = jobs
         self._running: dict[Any, tuple[str, Path]] = {}
-        self._stopping = False
+        self._stopped_at: float | None = None
         try:
             self._check_room()
         except DeviceError:
@@ -80,8 +85,11 @@ class RayEngine:
     def wait(self, timeout_seconds: float) -> list[tuple[str, TrialOutcome]]:
         """Return the trials that ended, by id, after at most so long."""
         ended, _ = self._ray.wait(list(self._running), timeout=timeout_seconds)
-        if not ended and self._running and not self._stopping:
+        if not ended and self._stopped_at is None:
             self._check_room()  # a node that was lost may have been the only one with what trials need
+        elif self._stopped_at is not None and time.monotonic() > self._stopped_at + _STOPPING_SECONDS:
+            for reference in self._running:
+                self._ray.cancel(reference, force=True)
         outcomes = []
         for reference in ended:
             trial_id, directory = self._running.pop(reference)
@@ -89,10 +97,10 @@ class RayEngine:
         return outcomes
 
     def stop(self) -> None:
-        """End every trial; `wait` then returns them as interrupted."""
-        self._stopping = True
+        """Ask every trial to end; `wait` then returns them as interrupted."""
+        self._stopped_at = time.monotonic()
         for reference in self._running:
-            self._ray.cancel(reference, force=True)
+            self._ray.cancel(reference)
 
     def close(self) -> None:
         """End what still runs, and the cluster where it was started here."""
@@ -140,7 +148,7 @@ class RayEngine:
     def _judge(self, error: Exception) -> TrialOutcome:
         """Return the outcome of a task that Ray has no result of."""
         exceptions = self._ray.exceptions
-        if self._stopping:
+        if self._stopped_at is not None:
             return TrialOutcome(kind=ExitKind.INTERRUPTED, detail="ended with the sweep")
         if isinstance(error, exceptions.OutOfMemoryError):
             return TrialOutcome(kind=ExitKind.HOST_OOM, detail=f"ended by Ray: {_first_line(error)}")
@@ -157,7 +165,9 @@ def _run_on_node(request: TrialRequest) -> tuple[TrialOutcome, dict[str, bytes]]
     try:
         # Without a folder of its own, a trial runs where Ray unpacked the copy that it brought.
         placed = replace(request, workdir=request.workdir or str(Path.cwd()))
-        outcome = run_trial(placed, directory=folder, environment={}, where=socket.gethostname())
+        node_id = _import_ray().get_runtime_context().get_node_id()
+        where = f"{socket.gethostname()} node {node_id[:_NUM_NODE_DIGITS]}"
+        outcome = run_trial(placed, directory=folder, environment={}, where=where)
         return outcome, _files(folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

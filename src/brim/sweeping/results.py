@@ -12,7 +12,7 @@ from typing import Any
 
 from brim.errors import InputError
 from brim.sweeping.config import nearest
-from brim.sweeping.journal import LastEvents, is_locked
+from brim.sweeping.journal import is_locked, last_events
 from brim.sweeping.outcome import ExitKind, TrialOutcome
 from brim.sweeping.plan import Plan, Trial
 from brim.sweeping.plan_file import read_plan
@@ -71,11 +71,16 @@ class SweepResults:
         self.directory = directory
         self._limit = limit
 
+    @classmethod
+    def read(cls, directory: str | Path) -> SweepResults:
+        """Return the results in a sweep's directory, in the order of its plan."""
+        return cls(read_plan(Path(directory)).plan, Path(directory))
+
     def __iter__(self) -> Iterator[TrialResult]:
         left = RUNNING if is_locked(self.directory) else ExitKind.INTERRUPTED.value
-        with LastEvents(self.directory) as events:
+        with last_events(self.directory) as last_event:
             for trial in itertools.islice(self.plan, self._limit):
-                yield _result(trial, events.of(trial.id), left)
+                yield _result(trial, last_event(trial.id), left)
 
     def __len__(self) -> int:
         return self.num_trials if self._limit is None else min(self._limit, self.num_trials)
@@ -112,11 +117,6 @@ class SweepResults:
             "num_trials": self.num_trials,
             "trials": [trial.to_dict() for trial in self.trials],
         }
-
-
-def read_results(directory: Path) -> SweepResults:
-    """Return the results in a sweep's directory, in the order of its plan."""
-    return SweepResults(read_plan(directory).plan, directory)
 
 
 def result_of(trial: Trial, attempt: int, outcome: TrialOutcome) -> TrialResult:

@@ -21,6 +21,7 @@ from brim.sweeping.resources import Resources
 EXIT_FILE = "exit.json"
 _FIND_FILE = "find.json"
 _FINDING_FILE = "finding.json"
+_PATIENCE_SECONDS = 0.5
 _FIND = "brim.sweeping.auto:find_microbatch"
 
 
@@ -134,11 +135,12 @@ class TrialRun:
 
 def run_trial(request: TrialRequest, *, directory: Path, environment: Mapping[str, str], where: str) -> TrialOutcome:
     """Run a trial to its end on a host of its own."""
-    with TrialHost() as host:
+    with TrialHost(is_detached=True) as host:
         run = TrialRun(request, directory=directory, host=host, environment=environment, where=where)
         run.start()
         while True:
-            for _, ended in host.ended(None):
+            # Not for ever: who interrupts this process may be unable to interrupt a system call.
+            for _, ended in host.ended(_PATIENCE_SECONDS):
                 outcome = run.proceed(ended)
                 if outcome is not None:
                     return outcome
