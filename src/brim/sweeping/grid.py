@@ -76,12 +76,11 @@ class Count:
     def __str__(self) -> str:
         """Return the arithmetic in words."""
         text = " × ".join(f"{size:,} {name}" for name, size in self.sizes.items()) or "0"
-        if len(self.sizes) > 1:
+        if len(self.sizes) > 1 and (self.num_excluded or self.num_included):
             text += f" = {self.num_product:,}"
-        if self.num_excluded or self.num_included:
-            text += f"; − {self.num_excluded:,} excluded" if self.num_excluded else ""
-            text += f"; + {self.num_included:,} included" if self.num_included else ""
-            text += f" = {self.num_trials:,}"
+        text += f"; − {self.num_excluded:,} excluded" if self.num_excluded else ""
+        text += f"; + {self.num_included:,} included" if self.num_included else ""
+        text += f" = {self.num_trials:,}"
         text += f" trial{'s' if self.num_trials != 1 else ''}"
         if self.num_duplicates:
             text += f" ({self.num_duplicates:,} duplicate{'s' if self.num_duplicates != 1 else ''} dropped)"
