@@ -39,6 +39,10 @@ def command(
     out: Annotated[
         Path | None, typer.Option(help="Where results go. Default: NAME.sweep beside NAME.yaml.", metavar="DIR")
     ] = None,
+    run: Annotated[
+        str | None,
+        typer.Option("--command", help="What to run, with {config} in it, instead of the file's.", metavar="COMMAND"),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the count, the trials and their memory; run nothing.")
     ] = False,
@@ -76,6 +80,7 @@ def command(
 
     settings: dict[str, Any] = {
         "out": out,
+        "command": run,
         "max_experiments": max_experiments,
         "strict": strict,
         "retry": [kind.strip() for kind in retry.split(",")] if retry else (),

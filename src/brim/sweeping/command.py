@@ -18,15 +18,13 @@ _PYTHONS = ("python", "python3")
 
 
 def read_command(document: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return the words of `command:`; None where there is a `function:` instead."""
+    """Return the words of `command:`; None where there is none."""
     command, function = document.get("command"), document.get("function")
-    if (command is None) == (function is None):
-        raise InputError(
-            "A sweep needs either `command: python train.py --config {config}` or `function: file.py:train`."
-        )
+    if command is not None and function is not None:
+        raise InputError("The sweep has both `command:` and `function:`. Leave out one of them.")
+    if function is not None and (not isinstance(function, str) or not function.rpartition(":")[0]):
+        raise InputError(f"function is {function!r}. Use package.module:name or file.py:name.")
     if command is None:
-        if not isinstance(function, str) or not function.rpartition(":")[0]:
-            raise InputError(f"function is {function!r}. Use package.module:name or file.py:name.")
         return None
     if not isinstance(command, (str, list)):
         raise InputError(f"command is {command!r}. Use a text, or a list of words.")
@@ -43,7 +41,12 @@ def read_command(document: Mapping[str, Any]) -> tuple[str, ...] | None:
 
 
 def check_runnable(command: tuple[str, ...] | None, function: str | None, workdir: Path) -> None:
-    """Refuse what could not start, before a trial tries: a missing program, script or folder."""
+    """Refuse what could not start, before a trial tries: nothing to run, or a missing program, script or folder."""
+    if command is None and function is None:
+        raise InputError(
+            "The sweep says nothing to run. Write `command: python train.py --config {config}` or "
+            "`function: train.py:train` into its file, or pass --command."
+        )
     if not workdir.is_dir():
         raise InputError(f"There is no folder {workdir} to run in. Set `workdir:`, relative to the sweep file.")
     script = function.rpartition(":")[0] if function is not None else _script(command or ())

@@ -1,22 +1,84 @@
-"""`sweep:` of a file, or the older flat `grid_search:`, into dimensions."""
+"""`sweep:` of a file, or the older flat `grid_search:`, into dimensions, exclusions and inclusions."""
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from brim.errors import InputError
+from brim.sweeping.config import canonical
 from brim.sweeping.file import check_names
 from brim.sweeping.grid import Dimension
 
 # The keys that the older form pairs when their lists are equally long, and what the pair is called.
 LEGACY_PAIR = ("model.type", "hp.batch_size")
 LEGACY_GROUP = "model_batch"
+_LEGACY_NAMES = ("grid", "max_experiments")
 _RANGE = re.compile(r"\s*(-?\d+)\s*\.\.\s*(-?\d+)\s*")
 _NAMES = ("product", "zip", "exclude", "include", "max_experiments")
 _PLAIN = (str, int, float, bool, type(None))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridSpec:
+    """What is swept, as the user wrote it.
+
+    Attributes:
+        guess: What the older form was taken to mean, where that had to be guessed.
+        notes: What else a user should know of how it was read.
+        digest: A hash of the section that it was read from.
+    """
+
+    dimensions: tuple[Dimension, ...]
+    exclude: tuple[Mapping[str, Any], ...] = ()
+    include: tuple[Mapping[str, Any], ...] = ()
+    max_experiments: int | None = None
+    guess: str | None = None
+    notes: tuple[str, ...] = ()
+    digest: str = ""
+
+    @property
+    def keys(self) -> list[str]:
+        """Every key of a dimension or an inclusion."""
+        swept = [key for dimension in self.dimensions for key in dimension.keys]
+        return [*swept, *(key for clause in self.include for key in clause)]
+
+
+def read_grid(document: Mapping[str, Any]) -> GridSpec:
+    """Read the section of a sweep file that says what is swept, in either form."""
+    names = [name for name in ("sweep", "grid_search") if document.get(name) is not None]
+    if len(names) != 1:
+        raise InputError("A sweep needs either `sweep:`, with product or zip below it, or the older `grid_search:`.")
+    section = _mapping(document[names[0]], names[0])
+    notes: tuple[str, ...] = ()
+    if names[0] == "sweep":
+        dimensions, guess = read_dimensions(section), None
+    else:
+        dimensions, guess = read_legacy(section)
+        notes = tuple(f"grid_search.{name} is not used." for name in section if name not in _LEGACY_NAMES)
+    include = read_clauses(section.get("include"), "include")
+    if not dimensions and not include:
+        raise InputError("The sweep is empty. Write keys with their values below product or zip.")
+    return GridSpec(
+        dimensions=dimensions,
+        exclude=read_clauses(section.get("exclude"), "exclude"),
+        include=include,
+        max_experiments=check_limit(section.get("max_experiments"), "max_experiments"),
+        guess=guess,
+        notes=notes,
+        digest=hashlib.sha256(canonical(section).encode()).hexdigest(),
+    )
+
+
+def check_limit(value: Any, name: str) -> int | None:
+    """Refuse what is no number of trials."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise InputError(f"{name} is {value!r}. Use a whole number of at least 1.")
+    return value
 
 
 def read_dimensions(sweep: Mapping[str, Any]) -> tuple[Dimension, ...]:
@@ -42,7 +104,6 @@ def read_legacy(section: Mapping[str, Any]) -> tuple[tuple[Dimension, ...], str 
     >>> read_legacy({"grid": grid})[1]
     'paired: 2 trials; product would be 4; say `zip` or `product` to silence this'
     """
-    check_names(section, ("grid", "max_experiments"), "grid_search")
     grid = _mapping(section.get("grid"), "grid_search.grid")
     dimensions = {key: _single(key, values) for key, values in grid.items()}
     pair = [dimensions[key] for key in LEGACY_PAIR if key in dimensions]

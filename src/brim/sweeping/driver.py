@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,8 @@ from brim.sweeping.trial import TrialRequest, forget, recall
 _PATIENCE_SECONDS = 1.0
 # Less room than this, and a failure is the disk's.
 _FULL_DISK_BYTES = 2**20
+# How long trials may take to end: longer than any engine takes to kill one.
+_ENDING_SECONDS = 30.0
 # How many trials may wait for a batch size that another one is finding, before the plan is read no further.
 _LOOKAHEAD = 64
 
@@ -78,6 +81,7 @@ class Driver:
         self._again: deque[_Open] = deque()
         self._finding: set[str] = set()
         self._found: dict[str, int | None] = past.found
+        self._has_warned = False
         self._waiting = self._trials()
 
     def run(self) -> None:
@@ -228,6 +232,9 @@ class Driver:
         self._frontier.tell(merge(trial.resolved, outcome.effective), outcome.kind)
         result = result_of(trial, opened.attempt, outcome)
         self._observer.trial_ended(result, following)
+        if result.status == ExitKind.DONE and not result.metrics and not self._has_warned:
+            self._has_warned = True
+            self._observer.warn("A trial ended without metrics. Write them as JSON to the path in BRIM_RESULT.")
         if again is None and outcome.kind not in NOT_RUN:
             self._record(result)
 
@@ -246,9 +253,10 @@ class Driver:
                 self._observer.warn(f"{type(sink).__name__} failed and gets no more results: {error}")
 
     def _end_running(self) -> None:
-        """End what runs and note it, so that it runs again."""
+        """End what runs and note it; what does not answer counts as interrupted all the same, and runs again."""
         self._engine.stop()
-        while self._running:
+        deadline = time.monotonic() + _ENDING_SECONDS
+        while self._running and time.monotonic() < deadline:
             for trial_id, outcome in self._engine.wait(_PATIENCE_SECONDS):
                 self._note(self._running.pop(trial_id), outcome)
 

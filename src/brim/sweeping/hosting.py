@@ -35,6 +35,7 @@ class TrialHost:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "brim.sweeping.host", ",".join(map(str, fds)), *([DETACHED] if is_detached else [])],
             stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
             pass_fds=fds,
             start_new_session=True,  # Ctrl-C is for the sweep, which then says what to do
         )

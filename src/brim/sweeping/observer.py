@@ -20,13 +20,11 @@ class Outlook:
     Attributes:
         num_trials: All trials of the plan.
         num_ended: Those that ended in an earlier run and are not run again.
-        columns: The keys that the sweep sets.
     """
 
     directory: str
     num_trials: int
     num_ended: int
-    columns: tuple[str, ...]
     metric: Metric | None
 
 

@@ -54,17 +54,15 @@ class Past:
         """Return whether a trial need not be run."""
         return int(trial_id, 16) in self._ended
 
-    @property
-    def num_ended(self) -> int:
-        """How many trials of the journal need not be run, whether the plan still has them or not."""
-        return len(self._ended)
-
     def compare(self, directory: Path) -> None:
         """Count the ended trials that the plan still has, and those that it has no longer."""
-        last = {event["trial"]: event["config"] for event in read_journal(directory) if event["event"] == "ended"}
-        kept = [trial_id for trial_id, config in last.items() if self._plan.holds(config, trial_id)]
-        self.num_kept = sum(self.has_ended(trial_id) for trial_id in kept)
-        self.num_gone = len(last) - len(kept)
+        seen: set[int] = set()
+        for event in read_journal(directory):
+            number = int(event["trial"], 16)
+            if event["event"] == "ended" and number in self._ended and number not in seen:
+                seen.add(number)
+                self.num_kept += self._plan.holds(event["config"], event["trial"])
+        self.num_gone = len(seen) - self.num_kept
 
     def _hear(self, event: Mapping[str, Any]) -> None:
         trial_id, outcome = event["trial"], event["outcome"]

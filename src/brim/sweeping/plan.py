@@ -79,16 +79,16 @@ class Plan:
 
 def make_plan(spec: SweepSpec, *, max_experiments: int | None = None) -> Plan:
     """Return the plan of a sweep; `max_experiments` goes before the file's own."""
-    include = tuple(_complete(clause, spec) for clause in spec.include)
-    grid = Grid(dimensions=spec.dimensions, exclude=spec.exclude, include=include)
+    include = tuple(_complete(clause, spec) for clause in spec.grid.include)
+    grid = Grid(dimensions=spec.grid.dimensions, exclude=spec.grid.exclude, include=include)
     if len(grid) == 0:
         raise InputError(f"The sweep has no trials: {grid.count}.")
-    return Plan(spec=spec, grid=grid, limit=max_experiments or spec.max_experiments)
+    return Plan(spec=spec, grid=grid, limit=max_experiments or spec.grid.max_experiments)
 
 
 def _complete(clause: Mapping[str, Any], spec: SweepSpec) -> dict[str, Any]:
     """Return an inclusion with what the base says for the keys it does not name, so that equal trials look alike."""
-    swept = [key for dimension in spec.dimensions for key in dimension.keys]
+    swept = [key for dimension in spec.grid.dimensions for key in dimension.keys]
     base = spec.base or {}
     complete = {key: clause.get(key, look_up(base, key)) for key in swept}
     for key, value in clause.items():

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from brim.errors import InputError
+from brim.sweeping.dimensions import GridSpec
 from brim.sweeping.grid import Dimension, Grid
 from brim.sweeping.plan import Plan
 from brim.sweeping.spec import Metric, SweepSpec
@@ -41,7 +42,7 @@ def write_plan(plan: Plan, directory: Path) -> None:
         "source": relative_source(spec, directory),
         "what_runs": spec.what_runs,
         "digest": plan.digest,
-        "section_digest": spec.section_digest,
+        "section_digest": spec.grid.digest,
         "limit": plan.limit,
         "dimensions": [_dimension_document(dimension) for dimension in grid.dimensions],
         "exclude": grid.exclude,
@@ -77,9 +78,9 @@ def read_plan(directory: Path) -> StoredPlan:
 
 def remembered(spec: SweepSpec, stored: StoredPlan) -> SweepSpec:
     """Return the spec with what was guessed before instead of a guess, where its section is unchanged."""
-    if spec.guess is None or spec.section_digest != stored.plan.spec.section_digest:
+    if spec.grid.guess is None or spec.grid.digest != stored.plan.spec.grid.digest:
         return spec
-    return replace(spec, dimensions=stored.plan.grid.dimensions, guess=None)
+    return replace(spec, grid=replace(spec.grid, dimensions=stored.plan.grid.dimensions, guess=None))
 
 
 def relative_source(spec: SweepSpec, directory: Path) -> str | None:
@@ -96,8 +97,7 @@ def _stored(document: Mapping[str, Any]) -> StoredPlan:
         function=None,
         workdir=Path(),
         base=document["base"],
-        dimensions=dimensions,
-        section_digest=document["section_digest"],
+        grid=GridSpec(dimensions=dimensions, digest=document["section_digest"]),
         metric=None if metric is None else Metric(**metric),
         batch_key=document["batch_key"],
         auto=document["auto"],

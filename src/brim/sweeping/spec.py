@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,10 +11,9 @@ from typing import Any
 from brim.errors import InputError
 from brim.sweeping.auto import read_auto
 from brim.sweeping.command import read_command
-from brim.sweeping.config import canonical, check_keys
-from brim.sweeping.dimensions import read_clauses, read_dimensions, read_legacy
+from brim.sweeping.config import check_keys
+from brim.sweeping.dimensions import GridSpec, read_grid
 from brim.sweeping.file import check_names, read_yaml
-from brim.sweeping.grid import Dimension
 from brim.sweeping.policy import Policy
 from brim.sweeping.resources import Resources
 from brim.units import parse_seconds
@@ -71,8 +69,6 @@ class SweepSpec:
     Attributes:
         source: The sweep file, or None for a sweep that was given in Python.
         base: The configuration that every trial starts from; None where there is none, and every key is welcome.
-        guess: What the older form was taken to mean, where that had to be guessed.
-        section_digest: A hash of the section that the dimensions were read from.
         auto: What `auto` asks for unless it says otherwise itself.
     """
 
@@ -81,12 +77,7 @@ class SweepSpec:
     function: str | None
     workdir: Path
     base: Mapping[str, Any] | None
-    dimensions: tuple[Dimension, ...]
-    exclude: tuple[Mapping[str, Any], ...] = ()
-    include: tuple[Mapping[str, Any], ...] = ()
-    max_experiments: int | None = None
-    guess: str | None = None
-    section_digest: str = ""
+    grid: GridSpec
     policy: Policy = field(default_factory=Policy)
     resources: Resources = field(default_factory=Resources)
     timeout_seconds: float | None = None
@@ -102,37 +93,29 @@ class SweepSpec:
         return self.function or shlex.join(self.command or ())
 
 
-def read_spec(source: str | Path | Mapping[str, Any]) -> SweepSpec:
-    """Read a sweep file, or the mapping that one would hold."""
-    if isinstance(source, Mapping):
-        return _read(dict(source), path=None)
-    path = Path(source)
-    return _read(read_yaml(path, "sweep file"), path=path)
+def read_spec(source: str | Path | Mapping[str, Any], *, command: str | None = None) -> SweepSpec:
+    """Read a sweep file, or the mapping that one would hold; `command` goes before what it says to run."""
+    path = None if isinstance(source, Mapping) else Path(source)
+    document = dict(source) if isinstance(source, Mapping) else read_yaml(Path(source), "sweep file")
+    if command is not None:
+        document = {**document, "command": command, "function": None}
+    return _read(document, path=path)
 
 
 def _read(document: dict[str, Any], *, path: Path | None) -> SweepSpec:
     folder = path.parent if path is not None else Path()
-    check_names(document, _NAMES, "The sweep file" if path else "The sweep")
-    section, legacy = document.get("sweep"), document.get("grid_search")
-    if (section is None) == (legacy is None):
-        raise InputError(
-            "A sweep needs `sweep:` with product or zip below it, or the older `grid_search:`; one of them."
-        )
-    chosen = section if section is not None else legacy
-    if not isinstance(chosen, Mapping):
-        raise InputError(f"{'sweep' if section is not None else 'grid_search'} must be a mapping, not {chosen!r}.")
-    dimensions, guess = (read_dimensions(chosen), None) if section is not None else read_legacy(chosen)
-    include = read_clauses(chosen.get("include"), "include")
-    if not dimensions and not include:
-        raise InputError("The sweep is empty. Write keys with their values below product or zip.")
+    grid = read_grid(document)
     base = _read_base(document.get("base"), folder)
-    keys = [key for dimension in dimensions for key in dimension.keys]
-    check_keys([*keys, *(key for clause in include for key in clause)], base)
+    if "grid_search" not in document:
+        check_names(document, _NAMES, "The sweep file" if path else "The sweep")
+    elif base is None:
+        # Files of the older form are whole configurations with a section for the grid.
+        base = {name: value for name, value in document.items() if name not in _NAMES}
     names = document.get("keys") or {}
     check_names(names, ("batch", "model"), "keys")
     model_key = names.get("model", MODEL_KEY)
     policy = Policy.read(document.get("on_oom"), document.get("stop_after"), model_key=model_key)
-    check_keys([*keys, *policy.keys], base)
+    check_keys([*grid.keys, *policy.keys], base if "base" in document else None)
     timeout = document.get("timeout")
     spec = SweepSpec(
         source=path,
@@ -140,12 +123,7 @@ def _read(document: dict[str, Any], *, path: Path | None) -> SweepSpec:
         function=document.get("function"),
         workdir=(folder / document.get("workdir", ".")).resolve(),
         base=base,
-        dimensions=dimensions,
-        exclude=read_clauses(chosen.get("exclude"), "exclude"),
-        include=include,
-        max_experiments=check_limit(chosen.get("max_experiments"), "max_experiments"),
-        guess=guess,
-        section_digest=hashlib.sha256(canonical(chosen).encode()).hexdigest(),
+        grid=grid,
         policy=policy,
         resources=Resources.read(document.get("resources")),
         timeout_seconds=None if timeout is None else parse_seconds(timeout),
@@ -157,13 +135,6 @@ def _read(document: dict[str, Any], *, path: Path | None) -> SweepSpec:
     )
     _check_auto(spec)
     return spec
-
-
-def check_limit(value: Any, name: str) -> int | None:
-    """Refuse what is no number of trials."""
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise InputError(f"{name} is {value!r}. Use a whole number of at least 1.")
-    return value
 
 
 def _read_base(base: Any, folder: Path) -> dict[str, Any] | None:
@@ -178,7 +149,7 @@ def _read_base(base: Any, folder: Path) -> dict[str, Any] | None:
 
 def _check_auto(spec: SweepSpec) -> None:
     """Refuse an `auto` that cannot be found, before the first trial comes to it."""
-    for dimension in spec.dimensions:
+    for dimension in spec.grid.dimensions:
         for key, column in zip(dimension.keys, dimension.columns, strict=True):
             if key == spec.batch_key and not isinstance(column, range):
                 for value in column:

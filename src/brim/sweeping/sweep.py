@@ -11,6 +11,7 @@ from typing import Any
 from brim.errors import DeviceError, InputError
 from brim.sweeping.command import check_runnable
 from brim.sweeping.config import nearest
+from brim.sweeping.dimensions import check_limit
 from brim.sweeping.driver import Driver, Sink
 from brim.sweeping.engine import Engine
 from brim.sweeping.journal import JOURNAL_FILE, LOCK_FILE, Journal, lock
@@ -22,7 +23,7 @@ from brim.sweeping.plan import Plan, make_plan
 from brim.sweeping.plan_file import PLAN_FILE, StoredPlan, read_plan, relative_source, remembered, write_plan
 from brim.sweeping.policy import Frontier
 from brim.sweeping.results import SweepResults
-from brim.sweeping.spec import SweepSpec, check_limit, read_spec
+from brim.sweeping.spec import SweepSpec, read_spec
 
 ENGINES = ("local", "ray")
 # What is in a directory before its plan is.
@@ -35,6 +36,7 @@ def sweep(
     source: str | Path | Mapping[str, Any],
     *,
     out: str | Path | None = None,
+    command: str | None = None,
     engine: str = "local",
     jobs: int | None = None,
     ray_address: str | None = None,
@@ -54,6 +56,7 @@ def sweep(
     Args:
         source: A sweep file, or the mapping that one would hold.
         out: Where journal, configurations, logs and results go; None for `NAME.sweep` beside `NAME.yaml`.
+        command: What each trial runs, before what the file says.
         engine: `local`, or `ray` (`pip install 'brim[ray]'`).
         jobs: The most trials at once on this machine; None for as many as its cores, memory and GPUs allow.
         ray_address: A Ray cluster to run on; None for one that is started here.
@@ -77,19 +80,22 @@ def sweep(
         DeviceError: The machine, or the cluster, cannot do what was asked; the disk is full.
     """
     told = observer or LogSweepObserver()
-    spec = read_spec(source)
+    spec = read_spec(source, command=command)
     spec = replace(spec, resources=spec.resources.override(cpus=cpus, gpus=gpus, memory=memory))
     directory = sweep_directory(source, out)
     stored = _stored(directory, spec)
     if stored is not None:
         spec = remembered(spec, stored)
-    if spec.guess is not None:
+    if spec.grid.guess is not None:
         if strict:
-            raise InputError(f"The file has to be guessed at, which --strict forbids; {spec.guess}.")
-        told.warn(spec.guess)
+            raise InputError(f"The file has to be guessed at, which --strict forbids; {spec.grid.guess}.")
+        told.warn(spec.grid.guess)
     plan = make_plan(spec, max_experiments=check_limit(max_experiments, "max_experiments"))
-    for clause in plan.grid.unmatched():
-        told.warn(f"exclude {dict(clause)} matches no trial.")
+    for message in [
+        *spec.grid.notes,
+        *(f"exclude {dict(clause)} matches no trial." for clause in plan.grid.unmatched()),
+    ]:
+        told.warn(message)
     retried = _check_retry(retry)
     if dry_run:
         return SweepResults(plan, directory, limit=list_at_most)
@@ -131,9 +137,9 @@ class _Run:
 
     def compare(self, stored: StoredPlan | None) -> None:
         """Say what an edited file changes."""
-        self._past.compare(self._directory)
         if stored is None:
             return
+        self._past.compare(self._directory)
         if stored.digest != self._plan.digest:
             num_kept, num_gone = self._past.num_kept, self._past.num_gone
             self._observer.note(
@@ -151,7 +157,6 @@ class _Run:
             directory=str(self._directory),
             num_trials=len(self._plan),
             num_ended=min(self._past.num_kept, len(self._plan)),
-            columns=tuple(self._plan.grid.keys),
             metric=spec.metric,
         )
         self._observer.started(outlook)
@@ -170,7 +175,13 @@ class _Run:
                 driver.run()
         finally:
             for sink in self._sinks:
-                sink.close()
+                self._close(sink)
+
+    def _close(self, sink: Sink) -> None:
+        try:
+            sink.close()
+        except Exception as error:  # noqa: BLE001  another tool may raise anything
+            self._observer.warn(f"{type(sink).__name__} could not be closed: {error}")
 
 
 def sweep_directory(source: str | Path | Mapping[str, Any], out: str | Path | None = None) -> Path:

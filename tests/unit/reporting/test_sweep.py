@@ -47,7 +47,7 @@ def test_the_live_table_counts_estimates_and_knows_the_best():
     console = Console(width=160, file=io.StringIO(), force_terminal=True)
     view = LiveSweepObserver(console)
     assert view.eta_seconds is None
-    view.started(Outlook(directory="d", num_trials=10, num_ended=2, columns=("lr",), metric=Metric(name="accuracy")))
+    view.started(Outlook(directory="d", num_trials=10, num_ended=2, metric=Metric(name="accuracy")))
     for number in (1, 2):
         view.trial_started(Trial(id=f"{number:016x}", config={"lr": number}, resolved={}), 1)
     view.trial_ended(result(2), None)
@@ -64,7 +64,7 @@ def test_the_live_table_counts_estimates_and_knows_the_best():
 def test_less_is_better_where_the_sweep_says_so():
     view = LiveSweepObserver(Console(width=160, file=io.StringIO()))
     metric = Metric(name="accuracy", goal="min")
-    view.started(Outlook(directory="d", num_trials=2, num_ended=0, columns=("lr",), metric=metric))
+    view.started(Outlook(directory="d", num_trials=2, num_ended=0, metric=metric))
     view.trial_ended(result(2), None)
     view.trial_ended(result(1), None)
     assert "best accuracy 0.1" in view.figures().plain

@@ -99,14 +99,28 @@ def legacy(**grid):
 
 def test_the_older_form_pairs_models_with_their_batches_and_says_so():
     spec = read_spec(legacy(**{"model.type": NINE, "hp.batch_size": BATCHES, "hp.learning_rate": [0.001]}))
-    assert spec.guess == "paired: 9 trials; product would be 81; say `zip` or `product` to silence this"
+    assert spec.grid.guess == "paired: 9 trials; product would be 81; say `zip` or `product` to silence this"
     pairs = [(config["model.type"], config["hp.batch_size"]) for config in make_plan(spec).grid]
     assert pairs == list(zip(NINE, BATCHES, strict=True))
 
 
 def test_the_older_form_counts_its_other_keys_in_both_counts():
     spec = read_spec(legacy(**{"model.type": NINE, "hp.batch_size": BATCHES, "hp.learning_rate": [0.001, 0.01]}))
-    assert spec.guess.startswith("paired: 18 trials; product would be 162;")
+    assert spec.grid.guess.startswith("paired: 18 trials; product would be 162;")
+
+
+def test_a_file_of_the_older_form_is_read_as_it_is():
+    grid = {"model.type": ["a", "b"], "hp.batch_size": [8, 4]}
+    old = {
+        "data": {"path": "ucf101"},
+        "hp": {"batch_size": 1, "epochs": 3},
+        "grid_search": {"grid": grid, "enable": True},
+    }
+    spec = read_spec(old)
+    assert spec.grid.notes == ("grid_search.enable is not used.",)
+    (first, _) = make_plan(spec)
+    assert first.resolved == {"data": {"path": "ucf101"}, "hp": {"batch_size": 8, "epochs": 3}, "model": {"type": "a"}}
+    assert read_spec(old, command="prog {config}").command == ("prog", "{config}")
 
 
 @pytest.mark.parametrize(
@@ -115,7 +129,7 @@ def test_the_older_form_counts_its_other_keys_in_both_counts():
 )
 def test_the_older_form_shares_single_values_and_multiplies_other_lengths(models, batches, num_trials):
     spec = read_spec(legacy(**{"model.type": models, "hp.batch_size": batches}))
-    assert spec.guess is None
+    assert spec.grid.guess is None
     assert len(make_plan(spec).grid) == num_trials
 
 
@@ -138,9 +152,9 @@ def test_the_older_form_shares_single_values_and_multiplies_other_lengths(models
         (sweep_of(product={"a": [1]}, max_experiments=0), "max_experiments is 0"),
         (sweep_of(prodcut={"a": [1]}), "unknown name 'prodcut'. Did you mean product?"),
         (sweep_of(), "The sweep is empty"),
-        ({"sweep": {"product": {"a": [1]}}}, "A sweep needs either `command"),
+        ({**sweep_of(product={"a": [1]}), "command": "x {config}"}, "has both `command:` and `function:`"),
         ({"function": "f.py:f"}, "A sweep needs"),
-        ({"comand": "x {config}"}, "unknown name 'comand'. Did you mean command?"),
+        ({**sweep_of(product={"a": [1]}), "comand": "x"}, "unknown name 'comand'. Did you mean command?"),
         ({**sweep_of(product={"a": [1]}), "base": {"b": 1}}, "The base has no a"),
         ({**sweep_of(product={"a": [1]}), "base": 3}, "base must be a file or a mapping"),
         ({**sweep_of(product={"a": [1]}), "resources": {"gpu": 1}}, "unknown name 'gpu'. Did you mean gpus?"),
@@ -208,6 +222,8 @@ def test_a_program_a_script_and_a_folder_must_be_there(tmp_path):
         check_runnable(None, "other.py:train", tmp_path)
     with pytest.raises(InputError, match="There is no program 'no-such-program'"):
         check_runnable(("no-such-program", "{config}"), None, tmp_path)
+    with pytest.raises(InputError, match=r"says nothing to run\. Write `command"):
+        check_runnable(None, None, tmp_path)
     with pytest.raises(InputError, match="There is no folder"):
         check_runnable(None, "train.py:train", tmp_path / "elsewhere")
 
