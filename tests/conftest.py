@@ -8,8 +8,13 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import psutil
 import pytest
+
+# A busy machine is no fault of the law that is tested.
+hypothesis.settings.register_profile("brim", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("brim")
 
 WORKLOADS = Path(__file__).parent / "workloads"
 Run = Callable[..., "subprocess.CompletedProcess[str]"]

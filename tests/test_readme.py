@@ -1,5 +1,6 @@
 """The README's example is run as it stands."""
 
+import os
 import re
 import subprocess
 import sys
@@ -20,9 +21,12 @@ def test_the_readmes_example_finds_both_cases(tmp_path: Path):
 def test_every_option_of_the_readme_exists():
     text = "".join(
         subprocess.run(
-            [sys.executable, "-m", "brim", command, "--help"], capture_output=True, text=True, env={"COLUMNS": "200"}
+            [sys.executable, "-m", "brim", *command.split(), "--help"],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "COLUMNS": "200"},
         ).stdout
-        for command in ("find", "plan", "predict")
+        for command in ("find", "plan", "predict", "sweep", "sweep results")
     )
     options = set(re.findall(r"(--[a-z][a-z-]+)", README)) - {"--help"}
     assert options

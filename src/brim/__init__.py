@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from brim.cases import Case
     from brim.errors import BrimError
-    from brim.finding import find
+    from brim.finding.find import find
     from brim.findings import Finding, Findings, Probe, Verdict
     from brim.planning import BatchPlan, plan
+    from brim.sweeping.results import SweepResults
+    from brim.sweeping.sweep import sweep
     from brim.tracing import MemoryPeak, Prediction, predict
     from brim.training import Accumulator, AuditReport, audit
     from brim.workload import Workload
@@ -31,12 +33,14 @@ _HOMES = {
     "MemoryPeak": "brim.tracing",
     "Prediction": "brim.tracing",
     "Probe": "brim.findings",
+    "SweepResults": "brim.sweeping.results",
     "Verdict": "brim.findings",
     "Workload": "brim.workload",
     "audit": "brim.training",
     "find": "brim.finding",
     "plan": "brim.planning",
     "predict": "brim.tracing",
+    "sweep": "brim.sweeping.sweep",
 }
 
 __all__ = [
@@ -50,12 +54,14 @@ __all__ = [
     "MemoryPeak",
     "Prediction",
     "Probe",
+    "SweepResults",
     "Verdict",
     "Workload",
     "audit",
     "find",
     "plan",
     "predict",
+    "sweep",
 ]
 
 

@@ -10,6 +10,7 @@ The tree, with the built-in each class also is and the exit code of the command 
     ├── UnclearError (RuntimeError)                1   a probe died or hung three times for no known reason
     ├── NonFiniteLossError (ArithmeticError)       1   a microbatch of training has a loss of NaN or infinity
     ├── DeviceError (RuntimeError)                 1   the machine cannot do what was asked
+    ├── SweepStoppedError (RuntimeError)           1   going on with a sweep would only fail again
     └── TraceError (RuntimeError)                  1   the workload cannot run on fake tensors
 
 `nothing fits` is an answer, not an error: it is a finding, and exit code 3.
@@ -102,3 +103,7 @@ class DeviceError(BrimError, RuntimeError):
 
 class TraceError(BrimError, RuntimeError):
     """The workload cannot be run on fake tensors."""
+
+
+class SweepStoppedError(BrimError, RuntimeError):
+    """A sweep stopped because its trials fail for a reason that the next ones share."""

@@ -80,6 +80,11 @@ def address_of(workload: str | type[Workload]) -> str:
 
 def load(address: str) -> type[Workload]:
     """Import the workload at `file.py:Name` or `package.module:Name`."""
+    return check_class(load_object(address), address)
+
+
+def load_object(address: str) -> Any:
+    """Import whatever is at `file.py:Name` or `package.module:Name`."""
     target, name = _split(address)
     module = _import_file(Path(target)) if target.endswith(".py") else _import_module(target, address)
     found: Any = module
@@ -88,7 +93,7 @@ def load(address: str) -> type[Workload]:
             names = sorted(_workloads_in(module)) or ["none"]
             raise WorkloadNotFoundError(f"{target} has no {name!r}. Workloads defined there: {', '.join(names)}.")
         found = getattr(found, part)
-    return check_class(found, address)
+    return found
 
 
 def check_address(address: str) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 import brim
-from brim.cli import demo, find, gpus, history, plan, predict
+from brim.cli import demo, find, gpus, history, plan, predict, sweep
 from brim.errors import BrimError
 
 INTERRUPTED = 130
@@ -31,6 +31,7 @@ app = typer.Typer(
 app.command("find")(find.command)
 app.command("predict")(predict.command)
 app.command("plan")(plan.command)
+app.add_typer(sweep.app, name="sweep")
 app.command("gpus")(gpus.command)
 app.command("demo")(demo.command)
 app.command("history")(history.command)

@@ -36,6 +36,13 @@ def observer() -> Iterator[Observer]:
         with LiveObserver(console) as live:
             yield live
         return
+    with log_lines() as logger:
+        yield LogObserver(logger)
+
+
+@contextmanager
+def log_lines() -> Iterator[logging.Logger]:
+    """Yield the logger `brim` while its lines go to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_LogFormat())
     logger = logging.getLogger("brim")
@@ -43,7 +50,7 @@ def observer() -> Iterator[Observer]:
     logger.addHandler(handler)
     logger.propagate = False
     try:
-        yield LogObserver(logger)
+        yield logger
     finally:
         logger.removeHandler(handler)
 
@@ -53,7 +60,7 @@ def print_findings(findings: Findings, *, as_json: bool, error: BaseException | 
     if as_json:
         print_json({**findings.to_dict(), **({} if error is None else {"error": describe(error)})})
         return
-    console = _results_console()
+    console = results_console()
     console.print(findings_table(findings))
     for note in notes_of(findings):
         console.print(Text(note))
@@ -61,15 +68,17 @@ def print_findings(findings: Findings, *, as_json: bool, error: BaseException | 
 
 def print_history(rows: list[Remembered], *, path: Path, now: float) -> None:
     """Print the history's table."""
-    console = _results_console()
+    console = results_console()
     console.print(history_table(rows, now=now) if rows else Text(f"Nothing was found yet ({path})."))
 
 
 def print_predictions(workload: str, predictions: Sequence[Predicted], *, microbatch: int | None) -> None:
     """Print the answers, then for each prediction its memory by kind and the modules that hold most."""
-    console = _results_console()
+    console = results_console()
     if microbatch is None:
-        console.print(answer_table(workload, predictions))
+        kind = predictions[0].kind
+        console.print(Text(f"{workload} ({kind}), the largest microbatch, with likely bounds:", "bold"), soft_wrap=True)
+        console.print(answer_table(predictions))
     for prediction in predictions:
         largest = prediction.largest
         sizes = sorted({1, max(1, largest), largest + 1}) if microbatch is None else [microbatch]
@@ -85,7 +94,7 @@ def print_predictions(workload: str, predictions: Sequence[Predicted], *, microb
 
 def print_plan(found: Answer, frameworks: Sequence[str]) -> None:
     """Print the arithmetic of a plan, its ladder and advice, then what to paste."""
-    console = _results_console()
+    console = results_console()
     for part in plan_report(found, frameworks):
         console.print(part)
 
@@ -100,7 +109,7 @@ def telling() -> Iterator[Callable[[str], None]]:
 
 def print_gpus(gpus: Sequence[Gpu]) -> None:
     """Print the catalog."""
-    _results_console().print(gpus_table(gpus))
+    results_console().print(gpus_table(gpus))
 
 
 def print_text(markup: str) -> None:
@@ -141,7 +150,7 @@ def print_error(error: BrimError) -> None:
     console.print(Text.assemble(("Error: ", "bold red"), str(error)))
 
 
-def _results_console() -> Console:
+def results_console() -> Console:
     """Return standard output; a file or a pipe has no width of its own, so a table gets what it needs."""
     console = Console()
     return console if console.is_terminal else Console(width=_PIPE_WIDTH)

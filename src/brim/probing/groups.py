@@ -10,7 +10,9 @@ import sys
 
 # Set in every process that brim probes in, to the process that asked for it.
 PROBING_VARIABLE = "BRIM_PROBING_FOR"
+# Of <linux/prctl.h>.
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def kill_group(pid: int) -> None:
@@ -25,3 +27,9 @@ def die_with_parent(parent_pid: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:
         os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends, so that none can run away."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)

@@ -87,10 +87,9 @@ class Predicted(Protocol):
         ...
 
 
-def answer_table(workload: str, predictions: Sequence[Predicted]) -> Table:
+def answer_table(predictions: Sequence[Predicted]) -> Table:
     """Return the largest microbatch with its bounds: a row for every case, a column for every GPU."""
-    title = f"{workload} ({predictions[0].kind}), largest microbatch as predicted"
-    table = Table(title=escape(title), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+    table = Table(box=box.SIMPLE_HEAD)
     table.add_column("case")
     gpus = {prediction.gpu.name: prediction.gpu for prediction in predictions}
     for gpu in gpus.values():

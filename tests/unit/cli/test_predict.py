@@ -10,7 +10,7 @@ def test_the_largest_is_told_with_its_bounds_its_memory_and_its_modules(brim_cli
     run = brim_cli("predict", f"{SIMPLE}:Train", "--gpu", "rtx-3090", "--cap", "64")
     assert run.returncode == 0
     assert "rtx-3090" in run.stdout
-    assert "likely between" in run.stdout
+    assert "with likely bounds" in run.stdout
     assert "holds at the peak" in run.stdout
 
 

@@ -11,6 +11,7 @@ from brim.tracing import predict, trace
 from brim.tracing.allocator import AllocatorFullError, replay
 from brim.tracing.line import line_through
 from brim.tracing.overheads import context_bytes
+from brim.tracing.runtime import Runtime
 
 GIB = 2**30
 SMALL = Gpu(name="small", memory_bytes=2 * GIB, capability=(8, 6))
@@ -100,7 +101,7 @@ def test_every_kind_of_memory_is_told_apart():
 def test_the_largest_fits_and_one_more_does_not():
     prediction = predict(Mlp, gpu=SMALL)
     assert prediction.is_exact
-    capacity_bytes = SMALL.memory_bytes - context_bytes(SMALL)
+    capacity_bytes = SMALL.memory_bytes - context_bytes(SMALL, Runtime())
 
     def fits(size):
         events = trace(Mlp, Case(), size, capability=(8, 6)).record.events
@@ -138,7 +139,7 @@ def test_a_cap_ends_the_search():
 
 
 def test_nothing_fits_and_what_would_help():
-    tiny = Gpu(name="tiny", memory_bytes=context_bytes(SMALL) + 10 * 2**20)
+    tiny = Gpu(name="tiny", memory_bytes=context_bytes(SMALL, Runtime()) + 10 * 2**20)
     prediction = predict(Mlp, gpu=tiny)
     assert prediction.largest == 0
     assert prediction.missing_bytes() > 0

@@ -1,0 +1,164 @@
+"""`brim sweep`: paired and product grids, resumable, here or on Ray; `brim sweep results`: what came out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from brim.cli.find import NOTHING_FITS
+from brim.errors import DeviceError, InputError, SweepStoppedError
+
+if TYPE_CHECKING:
+    from brim.sweeping.driver import Sink
+    from brim.sweeping.results import SweepResults
+
+FAILED = 1
+# Ends of a trial that answer the question which pairs fit, as `done` does.
+_ANSWERS = {"done", "oom", "predicted_oom"}
+_RUN = "run"
+
+
+class _DefaultsToRun(TyperGroup):
+    """A group whose first word is a sweep file unless it names a command."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands:
+            args = [_RUN, *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(cls=_DefaultsToRun, no_args_is_help=True, help="Run paired and product grids of experiments.")
+
+
+@app.command(_RUN)
+def command(
+    file: Annotated[Path, typer.Argument(help="The sweep file, in YAML.", metavar="FILE")],
+    out: Annotated[
+        Path | None, typer.Option(help="Where results go. Default: NAME.sweep beside NAME.yaml.", metavar="DIR")
+    ] = None,
+    run: Annotated[
+        str | None,
+        typer.Option("--command", help="What to run, with {config} in it, instead of the file's.", metavar="COMMAND"),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the count, the trials and their memory; run nothing.")
+    ] = False,
+    max_experiments: Annotated[int | None, typer.Option(help="Run only the first N trials.", metavar="N")] = None,
+    retry: Annotated[
+        str | None, typer.Option(help="Run trials again that ended so, e.g. oom,error.", metavar="KINDS")
+    ] = None,
+    engine: Annotated[str, typer.Option(help="local or ray.")] = "local",
+    jobs: Annotated[
+        int | None, typer.Option(help="Trials at once. Default: by cores, memory and GPUs.", metavar="N")
+    ] = None,
+    ray_address: Annotated[
+        str | None, typer.Option(help="ray: a running cluster. Default: a local one.", metavar="ADDRESS")
+    ] = None,
+    cpus: Annotated[float | None, typer.Option(help="CPUs of a trial.")] = None,
+    gpus: Annotated[float | None, typer.Option(help="GPUs of a trial.")] = None,
+    memory: Annotated[str | None, typer.Option(help="Host memory of a trial, e.g. 8GiB.")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse what would have to be guessed.")] = False,
+    mlflow: Annotated[
+        str | None, typer.Option(help="Also send results to this MLflow tracking URI.", metavar="URI")
+    ] = None,
+    tensorboard: Annotated[
+        Path | None, typer.Option(help="Also write results for TensorBoard here.", metavar="DIR")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show brim's own traceback on errors.")] = False,
+) -> int:
+    """Run every trial of a sweep once; run it again and it goes on where it stopped.
+
+    `brim sweep results DIR` shows what came out.
+    """
+    from brim.cli.sweep_output import print_plan, sweep_observer, terminate_like_ctrl_c
+    from brim.sweeping.results import SweepResults
+    from brim.sweeping.sweep import sweep, sweep_directory
+
+    settings: dict[str, Any] = {
+        "out": out,
+        "command": run,
+        "max_experiments": max_experiments,
+        "strict": strict,
+        "retry": [kind.strip() for kind in retry.split(",")] if retry else (),
+        "cpus": cpus,
+        "gpus": gpus,
+        "memory": memory,
+    }
+    if dry_run:
+        with sweep_observer() as told:
+            results = sweep(file, dry_run=True, observer=told, **settings)
+            print_plan(results, as_json=json)
+        return 0
+    settings |= {"engine": engine, "jobs": jobs, "ray_address": ray_address}
+    settings["sinks"] = _sinks(file, mlflow, tensorboard)
+    try:
+        with terminate_like_ctrl_c(), sweep_observer() as told:
+            results = sweep(file, observer=told, **settings)
+    except (DeviceError, SweepStoppedError, KeyboardInterrupt):
+        directory = sweep_directory(file, out)
+        if directory.exists():
+            _print(SweepResults.read(directory), as_json=json)
+        raise
+    return _print(results, as_json=json)
+
+
+@app.command("results")
+def results_command(
+    directory: Annotated[Path, typer.Argument(help="A sweep's directory, or its file.", metavar="DIR")],
+    sort: Annotated[
+        str | None,
+        typer.Option(help="`metric` for the sweep's own, a metric's name (best first), or a key.", metavar="KEY"),
+    ] = None,
+    reverse: Annotated[bool, typer.Option("--reverse", help="Turn the order round.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="CSV on standard output.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show brim's own traceback on errors.")] = False,
+) -> int:
+    """Show what came out of a sweep, also while it runs."""
+    from brim.cli.output import print_json
+    from brim.cli.sweep_output import print_csv, print_results
+    from brim.sweeping.results import SweepResults, sort_results
+
+    if csv and json:
+        raise InputError("Choose one of --csv and --json.")
+    results = SweepResults.read(directory.with_suffix(".sweep") if directory.suffix in (".yaml", ".yml") else directory)
+    trials = sort_results(results, sort, reverse=reverse) if sort else list(results.trials)
+    if json:
+        print_json({**results.to_dict(), "trials": [trial.to_dict() for trial in trials]})
+    elif csv:
+        print_csv(trials)
+    else:
+        print_results(results, trials)
+    return 0
+
+
+def _print(results: SweepResults, *, as_json: bool) -> int:
+    """Print what came out and return the exit code."""
+    from brim.cli.output import print_json
+    from brim.cli.sweep_output import print_results
+
+    if as_json:
+        print_json(results.to_dict())
+    else:
+        print_results(results, results.trials)
+    statuses = {trial.status for trial in results.trials}
+    if statuses <= {"oom", "predicted_oom"}:
+        return NOTHING_FITS
+    return 0 if statuses <= _ANSWERS else FAILED
+
+
+def _sinks(file: Path, mlflow: str | None, tensorboard: Path | None) -> list[Sink]:
+    sinks: list[Sink] = []
+    if mlflow is not None:
+        from brim.integrations.mlflow import MlflowSink
+
+        sinks.append(MlflowSink(mlflow, experiment=file.stem))
+    if tensorboard is not None:
+        from brim.integrations.tensorboard import TensorBoardSink
+
+        sinks.append(TensorBoardSink(tensorboard))
+    return sinks

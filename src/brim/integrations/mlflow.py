@@ -1,0 +1,44 @@
+"""Results of a sweep as runs of an MLflow experiment; MLflow is told, never asked."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from brim.integrations.extras import missing_extra
+from brim.sweeping.results import TrialResult, is_number
+
+
+class MlflowSink:
+    """Makes one run of each trial.
+
+    Args:
+        uri: A tracking server or a database, such as `http://host:5000` or `sqlite:///mlflow.db`.
+        experiment: The experiment's name; it is created where there is none.
+    """
+
+    def __init__(self, uri: str, *, experiment: str) -> None:
+        try:
+            from mlflow import MlflowClient
+        except ImportError as error:
+            raise missing_extra("mlflow", "--mlflow") from error
+        self._client: Any = MlflowClient(tracking_uri=uri)
+        found = self._client.get_experiment_by_name(experiment)
+        self._experiment_id = found.experiment_id if found else self._client.create_experiment(experiment)
+
+    def record(self, result: TrialResult) -> None:
+        """Write a run with the values that were used, the metrics, and how it ended."""
+        ended = int(time.time() * 1000)
+        started = ended - int((result.seconds or 0.0) * 1000)
+        tags = {"brim.trial": result.id, "brim.status": result.status}
+        run = self._client.create_run(self._experiment_id, start_time=started, tags=tags, run_name=result.id)
+        for key, value in {**result.config, **result.effective}.items():
+            self._client.log_param(run.info.run_id, key, value)
+        for name, value in result.metrics.items():
+            if is_number(value):
+                self._client.log_metric(run.info.run_id, name, value)
+        status = "FINISHED" if result.status == "done" else "FAILED"
+        self._client.set_terminated(run.info.run_id, status=status, end_time=ended)
+
+    def close(self) -> None:
+        """Do nothing: every run was written whole."""

@@ -1,0 +1,40 @@
+"""Results of a sweep in TensorBoard's table of hyperparameters; TensorBoard is told, never asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from brim.integrations.extras import missing_extra
+from brim.sweeping.observer import format_value
+from brim.sweeping.results import TrialResult, is_number
+
+
+class TensorBoardSink:
+    """Writes one run of each trial.
+
+    Args:
+        folder: What `tensorboard --logdir` is given.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise missing_extra("tensorboard", "--tensorboard") from error
+        self._folder = Path(folder)
+        self._writer_class: Any = SummaryWriter
+
+    def record(self, result: TrialResult) -> None:
+        """Write the values that were used and the metrics; a trial without metrics has no row."""
+        metrics = {name: value for name, value in result.metrics.items() if is_number(value)}
+        if not metrics:
+            return
+        used = {**result.config, **result.effective}
+        plain = (bool, int, float, str)
+        values = {key: value if isinstance(value, plain) else format_value(value) for key, value in used.items()}
+        with self._writer_class(log_dir=str(self._folder / result.id)) as writer:
+            writer.add_hparams(values, metrics, run_name=".")
+
+    def close(self) -> None:
+        """Do nothing: every run was written whole."""

@@ -1,0 +1,86 @@
+import csv
+import io
+import json
+
+import pytest
+import yaml
+from tests.conftest import WORKLOADS
+
+import brim
+from brim.errors import InputError
+from brim.reporting.sweep import results_csv
+from brim.sweeping.results import sort_results
+
+BASE = {"room": 8, "hp": {"batch_size": 1}, "value": 3, "seed": 0}
+
+
+@pytest.fixture
+def results(tmp_path):
+    document = {
+        "function": "trials.py:run_out_above_batch",
+        "workdir": str(WORKLOADS),
+        "base": BASE,
+        "metric": {"name": "batch", "goal": "min"},
+        "sweep": {"product": {"hp.batch_size": [4, 16, 2], "seed": [0]}},
+    }
+    (tmp_path / "grid.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
+    return brim.sweep(tmp_path / "grid.yaml")
+
+
+def batches(trials):
+    return [trial.config["hp.batch_size"] for trial in trials]
+
+
+def test_results_come_in_the_order_of_the_plan_and_can_be_read_again(results):
+    assert batches(results) == [4, 16, 2]
+    again = brim.SweepResults.read(results.directory)
+    assert again.trials == results.trials
+    assert again.metric == results.metric
+
+
+def test_the_document_is_the_documented_one(results):
+    document = json.loads(json.dumps(results.to_dict()))
+    assert (document["schema"], document["num_trials"]) == ("brim.sweep/1", 3)
+    assert document["directory"] == str(results.directory)
+    first = document["trials"][0]
+    assert {"id", "config", "status", "metrics", "seconds"} <= set(first)
+    assert (first["config"], first["status"], first["metrics"]) == (
+        {"hp.batch_size": 4, "seed": 0},
+        "done",
+        {"batch": 4},
+    )
+    assert first["seconds"] > 0
+
+
+def test_they_are_sorted_best_first_and_what_has_no_metric_comes_last(results):
+    assert batches(sort_results(results, "metric")) == [2, 4, 16]
+    assert batches(sort_results(results, "batch", reverse=True)) == [4, 2, 16]
+    assert batches(sort_results(results, "hp.batch_size")) == [2, 4, 16]
+    assert batches(sort_results(results, "status")) == [4, 2, 16]
+    assert results.best.config["hp.batch_size"] == 2
+
+
+def test_sorting_by_what_no_trial_has_is_refused_with_the_nearest(results):
+    with pytest.raises(InputError, match=r"No trial has 'batches' to sort by\. Did you mean batch\?"):
+        sort_results(results, "batches")
+
+
+def test_csv_has_what_was_used_and_what_came_out(results):
+    rows = list(csv.DictReader(io.StringIO(results_csv(results))))
+    assert [row["status"] for row in rows] == ["done", "oom", "done"]
+    assert [row["batch"] for row in rows] == ["4", "", "2"]
+    assert rows[1]["detail"] == "MemoryError: 16 samples"
+
+
+def test_a_journal_that_was_mangled_is_refused_with_its_line(results):
+    journal = results.directory / "journal.jsonl"
+    lines = journal.read_text().splitlines()
+    lines[1] = lines[1][:10]
+    journal.write_text("\n".join(lines) + "\n")
+    with pytest.raises(InputError, match=r"Line 2 of .*journal\.jsonl is not JSON"):
+        list(brim.SweepResults.read(results.directory))
+
+
+def test_a_folder_without_a_sweep_is_refused(tmp_path):
+    with pytest.raises(InputError, match="holds no sweep"):
+        brim.SweepResults.read(tmp_path)

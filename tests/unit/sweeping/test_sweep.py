@@ -1,0 +1,444 @@
+"""Whole sweeps: each trial once, whatever happens in between."""
+
+import json
+import logging
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import psutil
+import pytest
+import yaml
+from tests.conftest import WORKLOADS
+
+import brim
+from brim.errors import DeviceError, InputError, SweepStoppedError
+from brim.sweeping.journal import read_journal
+from brim.sweeping.policy import STOP_AFTER
+
+
+class Told:
+    """Remembers what an observer hears."""
+
+    def __init__(self):
+        self.notes, self.warnings, self.started_trials, self.outlook = [], [], [], None
+
+    def started(self, outlook):
+        self.outlook = outlook
+
+    def trial_started(self, trial, attempt):
+        self.started_trials.append((dict(trial.config), attempt))
+
+    def trial_ended(self, result, following):
+        pass
+
+    def ended(self):
+        pass
+
+    def note(self, message):
+        self.notes.append(message)
+
+    def warn(self, message):
+        self.warnings.append(message)
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write a sweep file of one of the trials and return its path."""
+
+    def write_file(name, product, base=None, file="grid.yaml", **document):
+        whole = {
+            "function": f"trials.py:{name}",
+            "workdir": str(WORKLOADS),
+            "base": {"dir": str(tmp_path), "value": 0, **(base or {})},
+            "sweep": {"product": product},
+            **document,
+        }
+        (tmp_path / file).write_text(yaml.safe_dump(whole, sort_keys=False))
+        return tmp_path / file
+
+    return write_file
+
+
+def run(path, **options):
+    told = Told()
+    return brim.sweep(path, observer=told, **options), told
+
+
+def journal_of(path):
+    lines = (path.with_suffix(".sweep") / "journal.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def wait_until(condition, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    return found
+
+
+def test_every_trial_runs_once_and_a_second_run_runs_nothing(write, tmp_path):
+    path = write("succeed", {"value": [1, 2, 3]})
+    results, told = run(path)
+    assert [(trial.config["value"], trial.status, trial.metrics["score"]) for trial in results] == [
+        (1, "done", 2),
+        (2, "done", 4),
+        (3, "done", 6),
+    ]
+    assert len(told.started_trials) == 3
+    again, told = run(path)
+    assert again.trials == results.trials
+    assert told.started_trials == []
+    assert told.outlook.num_ended == 3
+    assert len(list(tmp_path.glob("ran-*"))) == 3
+
+
+def test_a_limit_runs_the_first_and_the_rest_later(write):
+    path = write("succeed", {"value": [1, 2, 3, 4]})
+    first, _ = run(path, max_experiments=2)
+    assert (len(first), [trial.config["value"] for trial in first]) == (2, [1, 2])
+    _, told = run(path)
+    assert [config["value"] for config, _ in told.started_trials] == [3, 4]
+
+
+def test_an_edited_file_runs_only_what_is_new_and_says_what_is_gone(write):
+    run(write("succeed", {"value": [1, 2, 3]}))
+    results, told = run(write("succeed", {"value": [2, 3, 4, 5]}))
+    assert told.notes == ["the sweep was edited: 2 new, 2 kept, 1 gone"]
+    assert [config["value"] for config, _ in told.started_trials] == [4, 5]
+    assert [trial.config["value"] for trial in results] == [2, 3, 4, 5]
+
+
+def test_an_edited_base_makes_every_trial_new(write):
+    run(write("succeed", {"value": [1, 2]}))
+    _, told = run(write("succeed", {"value": [1, 2]}, base={"batch": 5}))
+    assert told.notes == ["the sweep was edited: 2 new, 0 kept, 2 gone"]
+    assert len(told.started_trials) == 2
+
+
+def test_a_changed_command_keeps_results_but_says_so(write):
+    run(write("succeed", {"value": [1]}))
+    _, told = run(write("return_number", {"value": [1, 2]}))
+    assert "what runs has changed, from `trials.py:succeed`" in told.warnings[0]
+    assert len(told.started_trials) == 1
+
+
+def test_failures_are_recorded_and_run_again_when_asked(write):
+    path = write("fail", {"value": [1, 2]})
+    results, _ = run(path)
+    assert [trial.status for trial in results] == ["error", "error"]
+    _, told = run(path)
+    assert told.started_trials == []
+    _, told = run(path, retry=["oom"])
+    assert told.started_trials == []
+    results, told = run(path, retry=["oom", "error"])
+    assert [attempt for _, attempt in told.started_trials] == [2, 2]
+    assert [trial.attempt for trial in results] == [2, 2]
+    first = next(iter(results)).id
+    assert (path.with_suffix(".sweep") / "trials" / first / "log.1.txt").exists()
+
+
+def test_an_oom_is_recorded_as_it_is_because_shrinking_changes_the_pair(write):
+    path = write("run_out_above_batch", {"hp.batch_size": [4, 64]}, base={"room": 8, "hp": {"batch_size": 1}})
+    results, _ = run(path)
+    assert [(trial.status, dict(trial.effective)) for trial in results] == [("done", {}), ("oom", {})]
+
+
+def test_an_oom_is_reduced_when_asked_and_both_values_are_kept(write):
+    base = {"room": 8, "hp": {"batch_size": 1, "accumulation": 2}}
+    on_oom = {"reduce": "hp.batch_size", "keep_effective": "hp.accumulation"}
+    path = write("run_out_above_batch", {"hp.batch_size": [8, 48]}, base=base, on_oom=on_oom)
+    results, told = run(path)
+    whole, reduced = results
+    assert (whole.status, whole.metrics["batch"], dict(whole.effective)) == ("done", 8, {})
+    assert (reduced.status, reduced.metrics["batch"]) == ("done", 6)
+    assert (reduced.config["hp.batch_size"], dict(reduced.effective)) == (
+        48,
+        {"hp.batch_size": 6, "hp.accumulation": 16},
+    )
+    assert [attempt for config, attempt in told.started_trials if config["hp.batch_size"] == 48] == [1, 2, 3, 4]
+
+
+def test_larger_batches_of_a_model_that_ran_out_are_skipped_when_asked(write):
+    base = {"room": 8, "hp": {"batch_size": 1}, "model": {"type": "a"}}
+    product = {"model.type": ["a", "b"], "hp.batch_size": [4, 16, 64]}
+    path = write("run_out_above_batch", product, base=base, on_oom={"skip_larger": "hp.batch_size"})
+    results, told = run(path, jobs=1)
+    assert [trial.status for trial in results] == ["done", "oom", "predicted_oom"] * 2
+    assert results.trials[2].detail == "hp.batch_size 16 already ran out of memory"
+    assert len(told.started_trials) == 4
+    # Without the wish they run.
+    results, told = run(write("run_out_above_batch", product, base=base), jobs=1)
+    assert [config["hp.batch_size"] for config, _ in told.started_trials] == [64, 64]
+
+
+def test_after_equal_fast_failures_the_sweep_stops_and_says_why(write):
+    path = write("fail", {"value": [7], "seed": list(range(50))}, base={"seed": 0})
+    with pytest.raises(
+        SweepStoppedError, match=f"{STOP_AFTER} trials in a row failed .* cannot learn from 7"
+    ) as stopped:
+        run(path, jobs=1)
+    assert "stop_after: 0" in str(stopped.value)
+    assert sum(event["event"] == "ended" for event in journal_of(path)) == STOP_AFTER
+
+
+def test_failures_that_differ_do_not_stop_the_sweep(write):
+    results, _ = run(write("fail", {"value": list(range(STOP_AFTER + 2))}))
+    assert {trial.status for trial in results} == {"error"}
+
+
+def test_a_command_that_does_not_exist_is_refused_before_anything_is_written(write, tmp_path):
+    path = write("succeed", {"value": [1]})
+    document = yaml.safe_load(path.read_text())
+    del document["function"]
+    path.write_text(yaml.safe_dump({**document, "command": "no-such-program {config}"}))
+    with pytest.raises(InputError, match="There is no program 'no-such-program'"):
+        run(path)
+    assert not path.with_suffix(".sweep").exists()
+
+
+def test_a_command_that_cannot_start_stops_the_sweep_at_the_first_trial(write, tmp_path):
+    path = write("succeed", {"value": list(range(50))})
+    (tmp_path / "broken").write_text("#!/no/such/interpreter\n")
+    (tmp_path / "broken").chmod(0o755)
+    document = yaml.safe_load(path.read_text())
+    del document["function"]
+    path.write_text(yaml.safe_dump({**document, "command": f"{tmp_path}/broken {{config}}"}))
+    with pytest.raises(SweepStoppedError, match="No trial can be started"):
+        run(path, jobs=1)
+    assert sum(event["event"] == "started" for event in journal_of(path)) == 1
+
+
+def test_the_older_form_is_guessed_once_and_never_again(write, tmp_path):
+    pairs = {"model.type": ["a", "b"], "hp.batch_size": [8, 4]}
+    base = {"model": {"type": "x"}, "hp": {"batch_size": 1}}
+    path = write("succeed", {}, base={**base, "value": 1})
+    document = yaml.safe_load(path.read_text())
+    del document["sweep"]
+    path.write_text(yaml.safe_dump({**document, "grid_search": {"grid": pairs}}))
+    with pytest.raises(InputError, match="which --strict forbids; paired: 2 trials; product would be 4"):
+        run(path, strict=True)
+    _, told = run(path, max_experiments=1)
+    assert told.warnings == ["paired: 2 trials; product would be 4; say `zip` or `product` to silence this"]
+    results, told = run(path, strict=True)
+    assert told.warnings == []
+    assert [trial.status for trial in results] == ["done", "done"]
+
+
+def test_the_directory_of_another_sweep_is_refused(write, tmp_path):
+    run(write("succeed", {"value": [1]}), out=tmp_path / "out")
+    with pytest.raises(InputError, match=r"holds the results of another sweep, \.\./grid.yaml"):
+        run(write("succeed", {"value": [1]}, file="other.yaml"), out=tmp_path / "out")
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "me.jpg").touch()
+    with pytest.raises(InputError, match="is not empty and holds no sweep"):
+        run(tmp_path / "grid.yaml", out=tmp_path / "photos")
+
+
+def test_a_mapping_needs_a_directory_and_runs_like_a_file(tmp_path):
+    document = {"function": f"{WORKLOADS}/trials.py:return_number", "sweep": {"product": {"value": [1, 2]}}}
+    with pytest.raises(InputError, match="Pass out='folder'"):
+        brim.sweep(document)
+    results = brim.sweep(document, out=tmp_path / "out")
+    assert [trial.metrics["value"] for trial in results] == [0.5, 1.0]
+
+
+def test_the_log_names_every_trial(write, caplog):
+    with caplog.at_level(logging.INFO, logger="brim"):
+        brim.sweep(write("succeed", {"value": [1, 2]}))
+    assert any("done score=4" in message for message in caplog.messages)
+
+
+class BrokenSink:
+    def record(self, result):
+        raise ConnectionError("no route to host")
+
+    def close(self):
+        pass
+
+
+def test_a_sink_that_fails_costs_a_warning_and_no_result(write):
+    results, told = run(write("succeed", {"value": [1, 2]}), sinks=[BrokenSink()])
+    assert told.warnings == ["BrokenSink failed and gets no more results: no route to host"]
+    assert [trial.status for trial in results] == ["done", "done"]
+
+
+def start_driver(path, *arguments):
+    command = [sys.executable, "-m", "brim", "sweep", str(path), *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_two_sweeps_on_one_directory_are_refused(write, tmp_path):
+    path = write("hang", {"value": [1]})
+    first = start_driver(path)
+    wait_until(lambda: list(tmp_path.glob("hangs-*[0-9]")))
+    with pytest.raises(InputError, match=rf"is in use by another sweep \(process {first.pid} on"):
+        run(path)
+    assert next(iter(brim.SweepResults.read(path.with_suffix(".sweep")))).status == "running"
+    first.kill()
+    first.communicate()
+
+
+def test_ctrl_c_ends_the_trials_and_the_next_run_goes_on(write, tmp_path):
+    path = write("hang_once", {"value": [1, 2, 3]}, base={"hanging": 2})
+    driver = start_driver(path, "--jobs", "1", "--json")
+    wait_until(lambda: list(tmp_path.glob("started-2-*[0-9]")))
+    driver.send_signal(signal.SIGINT)
+    output, errors = driver.communicate(timeout=60)
+    assert driver.returncode == 130
+    assert "Interrupted" in errors
+    assert [trial["status"] for trial in json.loads(output)["trials"]] == ["done", "interrupted", "planned"]
+    results, told = run(path)
+    assert [config["value"] for config, _ in told.started_trials] == [2, 3]
+    assert [trial.status for trial in results] == ["done"] * 3
+
+
+def test_when_the_driver_is_killed_its_trials_die_with_it(write, tmp_path):
+    path = write("hang", {"value": [1]})
+    driver = start_driver(path)
+    (trace,) = wait_until(lambda: list(tmp_path.glob("hangs-*[0-9]")))
+    noted = json.loads(trace.read_text())
+    driver.kill()
+    driver.communicate()
+    for pid in (noted["pid"], noted["config"]["child"]):
+        wait_until(lambda pid=pid: not psutil.pid_exists(pid), 10)
+
+
+def test_a_trial_that_ended_when_its_driver_was_dead_is_not_run_again(write):
+    path = write("succeed", {"value": [1, 2]})
+    results, _ = run(path)
+    journal = path.with_suffix(".sweep") / "journal.jsonl"
+    events = journal.read_text().splitlines(keepends=True)
+    journal.write_text("".join(line for line in events if json.loads(line)["event"] == "started"))
+    again, told = run(path)
+    assert told.started_trials == []
+    assert [trial.metrics for trial in again] == [trial.metrics for trial in results]
+
+
+@pytest.mark.slow
+def test_a_driver_killed_at_20_random_points_loses_nothing_and_runs_nothing_twice(write, tmp_path):
+    path = write("succeed", {"value": list(range(60))})
+    journal = path.with_suffix(".sweep") / "journal.jsonl"
+    chance = random.Random(5)
+    num_killed = 0
+    while num_killed < 20:
+        driver = start_driver(path, "--jobs", "2")
+        size = journal.stat().st_size if journal.exists() else 0
+        grown = size + chance.randrange(1, 900)
+        while driver.poll() is None and not (journal.exists() and journal.stat().st_size >= grown):
+            time.sleep(0.001)
+        time.sleep(chance.random() * 0.02)
+        driver.kill()
+        driver.communicate()
+        num_killed += 1
+    assert 0 < sum(event["event"] == "ended" for event in read_journal(journal.parent)) < 60
+    results, _ = run(path)
+    assert sorted(trial.config["value"] for trial in results) == list(range(60))
+    assert [(trial.status, trial.metrics["score"]) for trial in results] == [("done", 2 * n) for n in range(60)]
+    ended = Counter(event["trial"] for event in journal_of(path) if event["event"] == "ended")
+    assert len(ended) == 60
+    assert set(ended.values()) == {1}
+
+
+def test_a_torn_last_line_is_cut_off(write):
+    path = write("succeed", {"value": [1, 2]})
+    run(path, max_experiments=1)
+    journal = path.with_suffix(".sweep") / "journal.jsonl"
+    with journal.open("a") as file:
+        file.write('{"event":"ended","trial":"00')
+    results, told = run(path)
+    assert len(told.started_trials) == 1
+    assert [trial.status for trial in results] == ["done", "done"]
+    assert all(line.startswith("{") for line in journal.read_text().splitlines())
+
+
+def test_a_full_disk_stops_the_sweep_and_making_room_lets_it_go_on(write, monkeypatch):
+    path = write("succeed", {"value": [1, 2, 3]})
+    code = (
+        "import brim, resource, sys\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (900, resource.RLIM_INFINITY))\n"  # the journal's third event
+        "brim.sweep(sys.argv[1], jobs=1)\n"
+    )
+    full = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True)
+    assert full.returncode == 1
+    assert "DeviceError: The journal" in full.stderr
+    assert "Make room and run the sweep again" in full.stderr
+    results, _ = run(path)
+    assert [trial.status for trial in results] == ["done"] * 3
+    assert Counter(event["trial"] for event in journal_of(path) if event["event"] == "ended").most_common(1)[0][1] == 1
+
+
+def test_a_trial_that_fails_because_the_disk_is_full_is_not_blamed(write, monkeypatch):
+    import shutil
+
+    path = write("fail", {"value": [1, 2]})
+    usage = shutil.disk_usage(path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    with pytest.raises(DeviceError, match=r"The disk that holds .* is full. Make room"):
+        run(path, jobs=1)
+    monkeypatch.undo()
+    _, told = run(path)
+    assert [config["value"] for config, _ in told.started_trials] == [1, 2]
+
+
+def test_the_journal_is_on_disk_before_a_trial_counts(write, monkeypatch):
+    import os
+
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.fstat(fd).st_size))
+
+    class Counts(Told):
+        def trial_ended(self, result, following):
+            seen.append((journal.stat().st_size, synced[-1]))
+
+    seen = []
+    path = write("succeed", {"value": [1, 2]})
+    journal = path.with_suffix(".sweep") / "journal.jsonl"
+    brim.sweep(path, observer=Counts(), jobs=1)
+    assert len(seen) == 2
+    assert all(written == on_disk for written, on_disk in seen)
+
+
+FINDING = {
+    "workload": "simple.py:Evaluate",
+    "cap": 4,
+    "device": "cpu",
+    "memory": "640MiB",
+    "case": {"rows": "rows"},
+    "strategy": "doubling",
+}
+
+
+@pytest.mark.slow
+def test_auto_finds_each_batch_once_for_every_case_and_runs_with_it(write, tmp_path):
+    product = {"rows": [16, 32], "seed": [0, 1], "hp.batch_size": {"auto": FINDING}}
+    path = write("succeed", product, base={"rows": 1, "seed": 0, "hp": {"batch_size": 1}, "value": 1})
+    results, _ = run(path, jobs=2)
+    assert [trial.status for trial in results] == ["done"] * 4, [trial.detail for trial in results]
+    assert [trial.effective for trial in results] == [{"hp.batch_size": 4}] * 4
+    findings = list(path.with_suffix(".sweep").glob("trials/*/finding.json"))
+    assert len(findings) == 2
+    config = yaml.safe_load((path.with_suffix(".sweep") / "trials" / results.trials[3].id / "config.yaml").read_text())
+    assert config["hp"]["batch_size"] == 4
+    assert results.trials[0].config["hp.batch_size"] == {"auto": FINDING}
+
+
+@pytest.mark.slow
+def test_auto_where_nothing_fits_is_an_oom_and_an_error_of_the_workload_is_an_error(write):
+    auto = {**FINDING, "workload": "simple.py:Huge", "memory": "500MiB"}
+    product = {"rows": [16], "seed": [0, 1], "hp.batch_size": {"auto": auto}}
+    base = {"rows": 1, "seed": 0, "hp": {"batch_size": 1}, "value": 1}
+    results, told = run(write("succeed", product, base=base))
+    assert [trial.status for trial in results] == ["oom", "oom"]
+    assert "nothing fits" in results.trials[0].detail
+    assert len(told.started_trials) == 1
+    auto = {**FINDING, "workload": "simple.py:Missing"}
+    results, _ = run(write("succeed", {"hp.batch_size": {"auto": auto}}, base=base, file="other.yaml"))
+    (trial,) = results
+    assert trial.status == "error"
+    assert trial.detail.startswith("finding the batch size: WorkloadNotFoundError: ")
+    assert "simple.py has no 'Missing'" in trial.detail
