@@ -3,16 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from brim.errors import InputError
 from brim.sweeping.config import MISSING, look_up
 from brim.sweeping.file import check_names
 
+if TYPE_CHECKING:
+    from brim.sweeping.outcome import ExitKind
+
 AUTO = "auto"
 # What `brim.find` is asked besides the workload and the case.
 _SETTINGS = ("cap", "memory", "fill", "device", "start", "multiple_of", "strategy", "steps", "timeout", "tries")
 _NAMES = ("workload", "case", *_SETTINGS)
+
+
+class BatchSizes:
+    """The batch sizes that were found, by what was asked; None where nothing fits."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, int | None] = {}
+        self._finding: set[str] = set()
+
+    def __getitem__(self, key: str) -> int | None:
+        return self._found[key]
+
+    def is_known(self, key: str) -> bool:
+        """Return whether the answer is known."""
+        return key in self._found
+
+    def is_being_found(self, key: str | None) -> bool:
+        """Return whether a trial is looking for the answer now."""
+        return key in self._finding
+
+    def find(self, key: str) -> None:
+        """Hear that a trial is looking for the answer."""
+        self._finding.add(key)
+
+    def learn(self, key: str, microbatch: int | None, kind: ExitKind) -> None:
+        """Hear what the trial found, if anything."""
+        self._finding.discard(key)
+        if microbatch is not None or kind.value == "oom":
+            self._found[key] = microbatch
+
+    def noted(self, key: str | None) -> dict[str, int | None]:
+        """Return the answer as a journal keeps it; empty where there is none."""
+        return {key: self._found[key]} if key is not None and key in self._found else {}
+
+    def recall(self, noted: Mapping[str, int | None], *, search_again: bool) -> None:
+        """Take the answers of an earlier run; with `search_again`, only those that something fits."""
+        self._found.update({key: size for key, size in noted.items() if size is not None or not search_again})
 
 
 def read_auto(value: Any, defaults: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -79,8 +79,8 @@ class Driver:
         self._sinks = list(sinks)
         self._running: dict[str, _Open] = {}
         self._again: deque[_Open] = deque()
-        self._finding: set[str] = set()
-        self._found: dict[str, int | None] = past.found
+        self._ended: deque[tuple[str, TrialOutcome]] = deque()
+        self._sizes = past.sizes
         self._has_warned = False
         self._waiting = self._trials()
 
@@ -92,12 +92,18 @@ class Driver:
                     self._start(chosen)
                 if not self._running:
                     break
-                for trial_id, outcome in self._engine.wait(_PATIENCE_SECONDS):
-                    self._hear(self._running.pop(trial_id), outcome)
+                self._hear_all(self._hear)
         except (KeyboardInterrupt, SweepStoppedError):
             self._end_running()
             raise
         self._observer.ended()
+
+    def _hear_all(self, hear: Callable[[_Open, TrialOutcome], None]) -> None:
+        """Hear of every trial that ended; an exception leaves the rest of them for the next time."""
+        self._ended.extend(self._engine.wait(0 if self._ended else _PATIENCE_SECONDS))
+        while self._ended:
+            trial_id, outcome = self._ended.popleft()
+            hear(self._running.pop(trial_id), outcome)
 
     def _trials(self) -> Iterator[_Open]:
         """Yield the trials that have to run, in the plan's order."""
@@ -118,12 +124,12 @@ class Driver:
     def _next(self) -> _Open | None:
         """Return the next trial that can start; one whose batch size is being found waits for that."""
         for opened in self._again:
-            if self._key(opened) not in self._finding:
+            if not self._sizes.is_being_found(self._key(opened)):
                 self._again.remove(opened)
                 return opened
         while len(self._again) < _LOOKAHEAD:
             following = next(self._waiting, None)
-            if following is None or self._key(following) not in self._finding:
+            if following is None or not self._sizes.is_being_found(self._key(following)):
                 return following
             self._again.append(following)
         return None
@@ -135,8 +141,8 @@ class Driver:
 
     def _start(self, opened: _Open) -> None:
         trial, key = opened.trial, self._key(opened)
-        if key in self._found:
-            microbatch = self._found[key]
+        if key is not None and self._sizes.is_known(key):
+            microbatch = self._sizes[key]
             if microbatch is None:
                 self._hear(opened, TrialOutcome(kind=ExitKind.OOM, detail="nothing fits, as another trial found"))
                 return
@@ -147,7 +153,7 @@ class Driver:
             self._skip(trial, reason)
             return
         if key is not None:
-            self._finding.add(key)
+            self._sizes.find(key)
         effective = dict(opened.effective)
         self._journal.write("started", sync=False, trial=trial.id, attempt=opened.attempt, effective=effective)
         self._running[trial.id] = opened
@@ -170,31 +176,24 @@ class Driver:
         )
 
     def _hear(self, opened: _Open, outcome: TrialOutcome) -> None:
-        """Note how an attempt ended and decide what follows."""
+        """Settle an attempt; stop where the next ones would fail like it."""
         self._check_disk(opened.trial, outcome)
-        self._learn(opened, outcome)
-        outcome = replace(outcome, effective={**opened.effective, **outcome.effective})
-        again, following = self._decide(opened, outcome)
-        self._note(opened, outcome, again=again, following=following)
-        if again is not None:
-            is_lost = outcome.kind is ExitKind.NODE_LOST
-            renewed = replace(
-                opened, attempt=opened.attempt + 1, effective=again, num_lost=opened.num_lost + int(is_lost)
-            )
-            self._again.append(renewed)
+        self._settle(opened, outcome)
         reason = self._failures.tell(outcome)
         if reason is not None:
             raise SweepStoppedError(reason)
 
-    def _learn(self, opened: _Open, outcome: TrialOutcome) -> None:
-        """Keep the batch size that was found, or that none fits, for the trials that wait for it."""
+    def _settle(self, opened: _Open, outcome: TrialOutcome) -> None:
+        """Note how an attempt ended and what follows: nothing, or another attempt."""
         key = self._key(opened)
         if key is not None:
-            self._finding.discard(key)
-            if self._spec.batch_key in outcome.effective:
-                self._found[key] = outcome.effective[self._spec.batch_key]
-            elif outcome.kind is ExitKind.OOM:
-                self._found[key] = None
+            self._sizes.learn(key, outcome.effective.get(self._spec.batch_key), outcome.kind)
+        outcome = replace(outcome, effective={**opened.effective, **outcome.effective})
+        again, following = self._decide(opened, outcome)
+        self._note(opened, outcome, again=again, following=following)
+        if again is not None:
+            num_lost = opened.num_lost + (outcome.kind is ExitKind.NODE_LOST)
+            self._again.append(replace(opened, attempt=opened.attempt + 1, effective=again, num_lost=num_lost))
 
     def _decide(self, opened: _Open, outcome: TrialOutcome) -> tuple[Mapping[str, Any] | None, str | None]:
         """Return the values to run again with, and why; None where the outcome stands."""
@@ -208,18 +207,12 @@ class Driver:
         return None, None
 
     def _note(
-        self,
-        opened: _Open,
-        outcome: TrialOutcome,
-        *,
-        again: Mapping[str, Any] | None = None,
-        following: str | None = None,
+        self, opened: _Open, outcome: TrialOutcome, *, again: Mapping[str, Any] | None, following: str | None
     ) -> None:
         """Write the outcome into the journal, then tell everyone."""
-        trial, key = opened.trial, self._key(opened)
+        trial = opened.trial
         if outcome.is_fatal:
             outcome = replace(outcome, kind=ExitKind.INTERRUPTED)  # the trial has not been run
-        found = {key: self._found[key]} if key in self._found else {}
         self._journal.write(
             "ended",
             trial=trial.id,
@@ -227,7 +220,7 @@ class Driver:
             config=dict(trial.config),
             outcome=outcome.to_dict(),
             again=None if again is None else dict(again),
-            found=found,
+            found=self._sizes.noted(self._key(opened)),
         )
         self._frontier.tell(merge(trial.resolved, outcome.effective), outcome.kind)
         result = result_of(trial, opened.attempt, outcome)
@@ -257,8 +250,7 @@ class Driver:
         self._engine.stop()
         deadline = time.monotonic() + _ENDING_SECONDS
         while self._running and time.monotonic() < deadline:
-            for trial_id, outcome in self._engine.wait(_PATIENCE_SECONDS):
-                self._note(self._running.pop(trial_id), outcome)
+            self._hear_all(self._settle)
 
     def _check_disk(self, trial: Trial, outcome: TrialOutcome) -> None:
         """Stop where a trial failed because the disk is full: it says nothing about the trial, nor about the next."""

@@ -14,12 +14,9 @@ import os
 import resource
 import selectors
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 
 import psutil
@@ -28,6 +25,7 @@ from brim.devices.cpu import num_oom_kills
 from brim.probing.groups import adopt_orphans, die_with_parent, kill_group
 from brim.sweeping.jobs import MARK, Job
 from brim.sweeping.outcome import LOG_FILE, Exit
+from brim.sweeping.processes import children, kill_all, spawn
 
 # Said on the command line of a host that must not die with its parent's other children.
 DETACHED = "detached"
@@ -103,7 +101,7 @@ class Host:
             # It may have come to its own end just before.
             running.ended_by = "request" if exit_code == -signal.SIGKILL else running.ended_by
             self._bury(running, exit_code, usage)
-        _kill_all(psutil.Process().children(recursive=True))
+        kill_all(psutil.Process().children(recursive=True))
 
     def _patience(self) -> float | None:
         deadlines = [deadline for running in self._running.values() if (deadline := running.deadline()) is not None]
@@ -128,7 +126,7 @@ class Host:
                 if job.argv is None:
                     pid = self._fork(job, log.fileno(), environment)
                 else:
-                    pid = _spawn(job, log.fileno(), environment)
+                    pid = spawn(job, log.fileno(), environment)
         except OSError as error:
             problem = f"{error.filename or job.name}: {error.strerror}"
             self._tell(job, Exit(exit_code=None, problem=f"It cannot be started: {problem}"))
@@ -221,50 +219,20 @@ class Host:
         with contextlib.suppress(psutil.Error):
             descendants = psutil.Process(running.pid).children(recursive=True)
         kill_group(running.pid)
-        _kill_all(descendants)
+        kill_all(descendants)
 
     def _kill_orphans(self, mark: str) -> None:
         """Kill what an ended trial started and left behind: the kernel made the host its parent."""
         trials = {running.pid for running in self._running.values()}
-        for pid in _children() - trials:
+        for pid in children() - trials:
             with contextlib.suppress(psutil.Error, OSError):
                 orphan = psutil.Process(pid)
                 if orphan.environ().get(MARK) == mark:
-                    _kill_all([*orphan.children(recursive=True), orphan])
-
-
-def _spawn(job: Job, log_fd: int, environment: dict[str, str]) -> int:
-    assert job.argv is not None
-    process = subprocess.Popen(
-        job.argv,
-        cwd=job.workdir,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=log_fd,
-        stderr=log_fd,
-        start_new_session=True,
-        preexec_fn=partial(die_with_parent, os.getpid()),
-    )
-    process.returncode = 0  # the host waits for it by itself
-    return process.pid
+                    kill_all([*orphan.children(recursive=True), orphan])
 
 
 def _mark(job: Job) -> str:
     return f"{os.getpid()}:{job.name}"
-
-
-def _children() -> set[int]:
-    """Return the pids of the host's own children; cheaper than a look at every process of the machine."""
-    try:
-        return {int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
-    except OSError:
-        return {process.pid for process in psutil.Process().children()}
-
-
-def _kill_all(processes: Iterable[psutil.Process]) -> None:
-    for process in processes:
-        with contextlib.suppress(psutil.Error):
-            process.kill()
 
 
 def main() -> None:

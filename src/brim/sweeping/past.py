@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from brim.sweeping.auto import BatchSizes
 from brim.sweeping.journal import read_journal
 from brim.sweeping.outcome import ExitKind
 from brim.sweeping.plan import Plan
@@ -40,7 +41,7 @@ class Past:
         self._frontier = frontier
         self._ended: set[int] = set()
         self.unfinished: dict[str, Unfinished] = {}
-        self.found: dict[str, int | None] = {}
+        self.sizes = BatchSizes()
         self.num_kept = 0
         self.num_gone = 0
         for event in read_journal(directory):
@@ -67,7 +68,7 @@ class Past:
     def _hear(self, event: Mapping[str, Any]) -> None:
         trial_id, outcome = event["trial"], event["outcome"]
         kind = ExitKind(outcome["kind"])
-        self.found.update(event["found"])
+        self.sizes.recall(event["found"], search_again=ExitKind.OOM.value in self._retry)
         if self._plan.spec.policy.skip_larger is not None:
             self._frontier.tell(self._plan.trial(event["config"]).resolved, kind)
         if event["again"] is None and kind not in NOT_RUN and kind.value not in self._retry:

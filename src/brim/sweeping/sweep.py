@@ -91,10 +91,8 @@ def sweep(
             raise InputError(f"The file has to be guessed at, which --strict forbids; {spec.grid.guess}.")
         told.warn(spec.grid.guess)
     plan = make_plan(spec, max_experiments=check_limit(max_experiments, "max_experiments"))
-    for message in [
-        *spec.grid.notes,
-        *(f"exclude {dict(clause)} matches no trial." for clause in plan.grid.unmatched()),
-    ]:
+    idle = [f"exclude {dict(clause)} matches no trial." for clause in plan.grid.unmatched()]
+    for message in (*spec.grid.notes, *idle):
         told.warn(message)
     retried = _check_retry(retry)
     if dry_run:
