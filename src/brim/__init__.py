@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from brim.errors import BrimError
     from brim.finding import find
     from brim.findings import Finding, Findings, Probe, Verdict
+    from brim.planning.packing import pack
     from brim.tracing import MemoryPeak, Prediction, predict
+    from brim.training.packed import collate_packed
+    from brim.training.sampler import TokenBudgetSampler
     from brim.workload import Workload
 
 __version__ = "0.1.0"
@@ -26,9 +29,12 @@ _HOMES = {
     "MemoryPeak": "brim.tracing",
     "Prediction": "brim.tracing",
     "Probe": "brim.findings",
+    "TokenBudgetSampler": "brim.training.sampler",
     "Verdict": "brim.findings",
     "Workload": "brim.workload",
+    "collate_packed": "brim.training.packed",
     "find": "brim.finding",
+    "pack": "brim.planning.packing",
     "predict": "brim.tracing",
 }
 
@@ -40,9 +46,12 @@ __all__ = [
     "MemoryPeak",
     "Prediction",
     "Probe",
+    "TokenBudgetSampler",
     "Verdict",
     "Workload",
+    "collate_packed",
     "find",
+    "pack",
     "predict",
 ]
 

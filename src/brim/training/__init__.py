@@ -1,0 +1,1 @@
+"""Inside the user's training loop."""
