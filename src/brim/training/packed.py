@@ -26,7 +26,7 @@ def collate_packed(samples: Sequence[Any]) -> dict[str, Any]:
     Returns:
         Every field as a row of shape (1, tokens); `position_ids`, which begin at 0 in every sequence; `cu_seqlens`,
         32-bit offsets from 0 to the number of tokens; and `max_seqlen`. The last two are what `flash_attn_varlen_func`
-        takes; models of transformers tell the sequences apart by their positions.
+        takes; models of transformers tell the sequences apart by their positions, if called with `use_cache=False`.
 
     >>> batch = collate_packed([torch.tensor([5, 6, 7]), torch.tensor([8, 9])])
     >>> batch["input_ids"], batch["position_ids"]
