@@ -55,6 +55,7 @@ check: lint types imports test
 
 benchmark: $(VENV)/.installed-dev $(VENV)/.installed-benchmarks
 	$(BIN)/python benchmarks/finders.py
+	$(BIN)/python benchmarks/batching.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -4,8 +4,8 @@ All batchers get the same lengths and the same number of tokens in a batch. Batc
 budget, get the largest that keeps the longest samples within it. Seconds are those of the process, for all batches of
 an epoch.
 
-The second part predicts the largest microbatch of two workloads on an RTX 3090 for every length of a list. brim's
-budgets are told the powers of two among them, and then must not allow more than was predicted at any other length.
+Then brim's budgets are checked: against what is predicted for many lengths on a GPU, and by training an epoch under a
+real limit on the CPU (see `length_memory.py`).
 
     python benchmarks/batching.py [--num-samples N] [--out FILE]
 """
@@ -27,27 +27,33 @@ from rich.table import Table
 
 import brim
 from batchers import Outcome, batchers
-from brim.planning.length_budget import MARGIN, make_budget
+from length_memory import check_budgets, check_epochs
 from report import Target, make_console, print_targets
 
 HERE = Path(__file__).resolve().parent
 DEFAULT_OUT = HERE / "results" / "batching.json"
 LONGEST = 2048
 MAX_TOKENS = 8 * LONGEST
-GPU = "rtx-3090"
-# With attention that does not keep its scores, and with one that does.
-WORKLOADS = {"fused": "../examples/finetune.py:Finetune", "unfused": "sequence.py:Unfused"}
-MEASURED = (128, 256, 512, 1024, 2048)
-BETWEEN = (129, 191, 192, 255, 300, 384, 500, 511, 640, 768, 1000, 1023, 1300, 1536, 1800, 2047)
 _PACKAGES = ("brim", "torch", "transformers", "lhotse")
 
 
 def make_lengths(num_samples: int) -> dict[str, list[int]]:
-    """Return lengths as texts have them, most of them short, and lengths spread evenly."""
-    texts, evenly = random.Random(0), random.Random(1)
+    """Return lengths as texts have them, most of them short, some of these alone, and lengths spread evenly."""
+    draw = random.Random(0)
+    texts = [min(LONGEST, max(1, round(draw.lognormvariate(5.5, 0.9)))) for _ in range(num_samples)]
+    uniform = [draw.randint(1, LONGEST) for _ in range(num_samples)]
+    return {"texts": texts, "few texts": texts[: max(1, num_samples // 100)], "uniform": uniform}
+
+
+def scan_mixing(lengths: list[int]) -> dict[int, dict[str, Any]]:
+    """Return what shuffling more batches' worth of samples together costs."""
+    samplers = {
+        number: brim.TokenBudgetSampler(lengths, max_tokens=MAX_TOKENS, batches_per_bucket=number)
+        for number in (1, 2, 4, 8, 32)
+    }
     return {
-        "texts": [min(LONGEST, max(1, round(texts.lognormvariate(5.5, 0.9)))) for _ in range(num_samples)],
-        "uniform": [evenly.randint(1, LONGEST) for _ in range(num_samples)],
+        number: {"num_batches": len(sampler), "padding_efficiency": round(sampler.padding_efficiency, 4)}
+        for number, sampler in samplers.items()
     }
 
 
@@ -60,35 +66,8 @@ def traced_bytes_per_sample(lengths: list[int]) -> float:
     return round(peak_bytes / len(lengths), 1)
 
 
-def check_budgets(address: str, lengths: list[int], console: Console) -> dict[str, Any]:
-    """Return what was predicted for each length, how far budgets pass it, and the batches they make of the lengths."""
-    predicted = {
-        length: brim.predict(f"{HERE}/{address}", gpu=GPU, case={"seq_len": length}).largest
-        for length in sorted((*MEASURED, *BETWEEN))
-    }
-    largest = {length: predicted[length] for length in MEASURED}
-    # The most tokens that fit at every measured length, with the same margin.
-    max_tokens = int(min(length * size for length, size in largest.items()) * (1 - MARGIN))
-    result: dict[str, Any] = {"predicted": predicted, "max_tokens": max_tokens, "budgets": {}}
-    for name, options in {"next longer": {}, "interpolated": {"interpolate": True}}.items():
-        bare = make_budget(largest=largest, max_tokens=None, margin=0.0, **options)
-        budget = make_budget(largest=largest, max_tokens=None, **options)
-        sampler = brim.TokenBudgetSampler(lengths, largest=largest, **options)
-        result["budgets"][name] = {
-            "most_per_predicted_without_margin": _most(bare, predicted),
-            "most_per_predicted": _most(budget, predicted),
-            "num_batches": len(sampler),
-        }
-    sampler = brim.TokenBudgetSampler(lengths, max_tokens=max_tokens)
-    allowed = {length: max_tokens // length for length in predicted}
-    most = max(allowed[length] / size for length, size in predicted.items())
-    result["budgets"]["tokens"] = {"most_per_predicted": round(most, 3), "num_batches": len(sampler)}
-    console.print(f"{address}: {json.dumps(result['budgets'])}")
-    return result
-
-
 def check_targets(
-    outcomes: dict[str, dict[str, Outcome]], held: dict[int, float], memory: dict[str, Any]
+    outcomes: dict[str, dict[str, Outcome]], held: dict[int, float], budgets: dict[str, Any], epochs: dict[str, Any]
 ) -> list[Target]:
     """Return what brim is held to."""
     targets = []
@@ -102,29 +81,36 @@ def check_targets(
             right = ours.every_index_once and ours.num_above == 0
             targets.append(Target(what=what, wanted="every index once, none above", measured=str(right), met=right))
         ours, best = of_lengths["brim"], max(peer.padding_efficiency for peer in peers)
-        measured = f"{ours.padding_efficiency:.1%} against {best:.1%}"
+        measured = f"{ours.padding_efficiency:.2%} against {best:.2%}"
         met = ours.padding_efficiency >= best
         targets.append(Target(what=f"{name}, brim", wanted="no more padding than any peer", measured=measured, met=met))
     spread = max(held.values()) / min(held.values())
     measured = f"{max(held.values()):.0f} bytes a sample, ± {spread - 1:.1%}"
     targets.append(Target(what="memory of planning", wanted="linear", measured=measured, met=spread < 1.1))
-    for name, checked in memory.items():
-        most = max(checked["budgets"][kind]["most_per_predicted"] for kind in ("next longer", "interpolated"))
-        measured = f"{most:.1%} of what fits"
-        targets.append(
-            Target(what=f"budgets, {name}", wanted="never above what fits", measured=measured, met=most <= 1)
-        )
+    most = max(
+        budget["most_per_predicted"]
+        for workload in budgets["workloads"].values()
+        for budget in workload["budgets"].values()
+    )
+    measured = f"{most:.1%} of what fits"
+    targets.append(Target(what="budgets", wanted="never above what fits", measured=measured, met=most <= 1))
+    runs = [run for run in epochs["runs"] if run["margin"] > 0]
+    num_ended = sum(run["num_fitted"] == run["num_steps"] for run in runs)
+    measured = f"{num_ended} of {len(runs)}"
+    targets.append(Target(what="epochs with a margin", wanted="all fit", measured=measured, met=num_ended == len(runs)))
     return targets
 
 
-def print_outcomes(name: str, outcomes: dict[str, Outcome], console: Console) -> None:
+def print_outcomes(name: str, num_samples: int, outcomes: dict[str, Outcome], console: Console) -> None:
     """Print a row for each batcher."""
-    table = Table(title=f"{name}: at most {MAX_TOKENS:,} tokens in a batch", title_justify="left")
+    table = Table(
+        title=f"{name}: {num_samples:,} samples, at most {MAX_TOKENS:,} tokens in a batch", title_justify="left"
+    )
     table.add_column("batcher")
     for heading in ("batches", "no padding", "above", "every index once", "CPU seconds"):
         table.add_column(heading, justify="right")
     for batcher, outcome in outcomes.items():
-        cells = (f"{outcome.num_batches:,}", f"{outcome.padding_efficiency:.1%}", f"{outcome.num_above:,}")
+        cells = (f"{outcome.num_batches:,}", f"{outcome.padding_efficiency:.2%}", f"{outcome.num_above:,}")
         table.add_row(batcher, *cells, str(outcome.every_index_once), f"{outcome.cpu_seconds:.2f}")
     console.print(table)
 
@@ -140,27 +126,27 @@ def main() -> None:
     outcomes = {}
     for name, lengths in datasets.items():
         outcomes[name] = {batcher: run() for batcher, run in batchers(lengths, MAX_TOKENS).items()}
-        print_outcomes(name, outcomes[name], console)
+        print_outcomes(name, len(lengths), outcomes[name], console)
     texts = datasets["texts"]
     held = {size: traced_bytes_per_sample(texts[:size]) for size in (len(texts) // 4, len(texts) // 2, len(texts))}
-    memory = {name: check_budgets(address, texts, console) for name, address in WORKLOADS.items()}
-    targets = check_targets(outcomes, held, memory)
+    budgets = check_budgets(texts)
+    epochs = check_epochs()
+    console.print_json(data={"budgets": budgets, "epochs": epochs})
+    targets = check_targets(outcomes, held, budgets, epochs)
     print_targets(targets, console)
     document = {
         "environment": _environment(),
         "num_samples": options.num_samples,
         "max_tokens": MAX_TOKENS,
         "lengths": {name: {batcher: o.to_dict() for batcher, o in of.items()} for name, of in outcomes.items()},
+        "mixing": {"num_samples": len(datasets["few texts"]), "batches_per_bucket": scan_mixing(datasets["few texts"])},
         "planning_bytes_per_sample": held,
-        "memory": {"gpu": GPU, "measured": MEASURED, "margin": MARGIN, "workloads": memory},
+        "budgets": budgets,
+        "epochs": epochs,
         "targets": [target.to_dict() for target in targets],
     }
     options.out.write_text(json.dumps(document, indent=2) + "\n")
     console.print(f"Written: {options.out}")
-
-
-def _most(budget: Any, predicted: dict[int, int]) -> float:
-    return round(max(budget.largest_at(length) / size for length, size in predicted.items()), 3)
 
 
 def _environment() -> dict[str, Any]:

@@ -26,7 +26,7 @@ from brim.errors import InputError
 from brim.planning.lengths import check_count
 
 # The share of the measured sizes left unused, for lengths that the allocator serves worse than the measured ones.
-# Source: `memory` in benchmarks/results/batching.json, where they take up to 7% more.
+# Source: `budgets` and `epochs` in benchmarks/results/batching.json.
 MARGIN = 0.1
 
 

@@ -17,10 +17,9 @@ if TYPE_CHECKING:
     from brim.findings import Finding
     from brim.tracing import Prediction
 
-# How many batches' worth of samples of neighbouring lengths are shuffled together: two of them meet in a batch in one
-# epoch out of four. On 10,000 lengths from 1 to 2,048 with 16,384 tokens in a batch, 1, 4 and 32 leave 0.5%, 1.2% and
-# 5.2% of padding.
-BATCHES_PER_BUCKET = 4
+# How many batches' worth of samples of neighbouring lengths are shuffled together. With 2, any two of them share a
+# batch in every other epoch. What more of it costs: `mixing` in benchmarks/results/batching.json.
+BATCHES_PER_BUCKET = 2
 
 
 class TokenBudgetSampler(Sampler[list[int]]):
@@ -42,7 +41,8 @@ class TokenBudgetSampler(Sampler[list[int]]):
         max_tokens: Instead of `largest`: the tokens in a batch, padding included.
         max_samples: The most samples in a batch, whatever their length.
         interpolate: Whether to interpolate between the lengths of `largest`. That is safe if memory is a fixed part
-            and a part for each sample, which grows with its length at least in proportion, as a transformer's does.
+            and a part for each sample that is convex over its length, as a transformer's is: linear, or with a
+            quadratic part.
         margin: The share of `largest` that is left unused, 0.1 unless given: torch's allocator serves some lengths
             worse than the measured ones. 0 will do where every batch is padded to a measured length.
         pack: Whether a batch is one row of at most `max_tokens`, without padding: see `brim.collate_packed`.
@@ -120,6 +120,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         if self._num_taken == len(self):
             self.set_epoch(self.epoch + 1)
+        self._num_taken = self._start
         return self._hand_out(self._plan(), self._start)
 
     def __repr__(self) -> str:
@@ -160,9 +161,9 @@ class TokenBudgetSampler(Sampler[list[int]]):
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Go on where `state_dict` was taken: the next iterator begins after the batches that were taken."""
         for name, value in self._identity().items():
-            if state[name] != value:
+            if state.get(name) != value:
                 raise InputError(
-                    f"This state is of another sampler: its {name} is {state[name]}, here it is {value}. Use the "
+                    f"This state is of another sampler: its {name} is {state.get(name)}, here it is {value}. Use the "
                     "lengths, the budget, the seed and the number of ranks that it was saved with."
                 )
         ended = state["num_taken"] == len(self)

@@ -122,6 +122,18 @@ def test_a_state_of_another_sampler_is_refused(options, name):
         sampler(**options).load_state_dict(sampler().state_dict())
 
 
+def test_what_is_no_state_is_refused():
+    with pytest.raises(InputError, match="its num_replicas is None, here it is 1"):
+        sampler().load_state_dict({})
+
+
+def test_an_iterator_that_has_not_begun_has_taken_nothing():
+    batches = sampler()
+    next(iter(batches))
+    iter(batches)
+    assert batches.state_dict()["num_taken"] == 0
+
+
 def test_batches_follow_what_was_found_for_each_length():
     largest = {25: 40, 50: 16, 100: 5}
     for batch in sampler(largest=largest):
