@@ -14,10 +14,13 @@ if TYPE_CHECKING:
     from brim.finding.find import find
     from brim.findings import Finding, Findings, Probe, Verdict
     from brim.planning import BatchPlan, plan
+    from brim.planning.packing import pack
     from brim.sweeping.results import SweepResults
     from brim.sweeping.sweep import sweep
     from brim.tracing import MemoryPeak, Prediction, predict
     from brim.training import Accumulator, AuditReport, audit
+    from brim.training.packed import collate_packed
+    from brim.training.sampler import TokenBudgetSampler
     from brim.workload import Workload
 
 __version__ = "0.1.0"
@@ -39,6 +42,12 @@ _HOMES = {
     "audit": "brim.training",
     "find": "brim.finding",
     "plan": "brim.planning",
+    "TokenBudgetSampler": "brim.training.sampler",
+    "Verdict": "brim.findings",
+    "Workload": "brim.workload",
+    "collate_packed": "brim.training.packed",
+    "find": "brim.finding",
+    "pack": "brim.planning.packing",
     "predict": "brim.tracing",
     "sweep": "brim.sweeping.sweep",
 }
@@ -55,10 +64,13 @@ __all__ = [
     "Prediction",
     "Probe",
     "SweepResults",
+    "TokenBudgetSampler",
     "Verdict",
     "Workload",
     "audit",
+    "collate_packed",
     "find",
+    "pack",
     "plan",
     "predict",
     "sweep",

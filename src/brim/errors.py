@@ -4,7 +4,8 @@ The tree, with the built-in each class also is and the exit code of the command 
 
     BrimError                                      1
     ├── InputError (ValueError)                    2   a value that cannot be used
-    │   └── WorkloadNotFoundError (LookupError)    2   no such file, module or name; not a Workload
+    │   ├── WorkloadNotFoundError (LookupError)    2   no such file, module or name; not a Workload
+    │   └── LengthError                            2   a sample longer than what fits
     ├── WorkloadError (RuntimeError)               1   the user's code failed; carries its traceback
     │   └── IdleStepError                          1   a step ran and did no work
     ├── UnclearError (RuntimeError)                1   a probe died or hung three times for no known reason
@@ -43,6 +44,20 @@ class InputError(BrimError, ValueError):
 
 class WorkloadNotFoundError(InputError, LookupError):
     """The address of a workload leads nowhere."""
+
+
+class LengthError(InputError):
+    """Samples are longer than what fits.
+
+    Attributes:
+        indices: The samples that are too long.
+        longest: The longest length that fits.
+    """
+
+    def __init__(self, message: str, *, indices: tuple[int, ...], longest: int) -> None:
+        super().__init__(message)
+        self.indices = indices
+        self.longest = longest
 
 
 class WorkloadError(BrimError, RuntimeError):
