@@ -8,9 +8,11 @@ from itertools import groupby
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from brim.tracing.backing import Backing
+from brim.tracing.generation import Generation
 from brim.tracing.kernels import result_bytes, scratch_bytes
 from brim.tracing.record import Phase, Record, Storage
 from brim.tracing.shortcuts import Shortcuts
@@ -27,6 +29,7 @@ class Ledger(TorchDispatchMode):
         live_bytes: Bytes held now.
         peak_bytes: The most that was held at once.
         num_operations: Operations seen.
+        generation: Answers what transformers' generation asks; None where it does not run.
     """
 
     def __init__(self, backing: Backing | None = None, shortcuts: Shortcuts | None = None) -> None:
@@ -36,6 +39,7 @@ class Ledger(TorchDispatchMode):
         self.live_bytes = 0
         self.peak_bytes = 0
         self.num_operations = 0
+        self.generation: Generation | None = None
         self._backing = backing
         self._shortcuts = shortcuts
         self._storages: list[Storage] = []
@@ -65,7 +69,13 @@ class Ledger(TorchDispatchMode):
         kwargs = kwargs or {}
         result = NotImplemented if self._shortcuts is None else self._shortcuts.run(func, args, kwargs)
         if result is NotImplemented:
-            result = func(*args, **kwargs)
+            try:
+                result = func(*args, **kwargs)
+            except DataDependentOutputException:
+                answer = None if self.generation is None else self.generation.answer(args[0])
+                if answer is None:
+                    raise
+                return answer
         self.num_operations += 1
         if isinstance(result, torch.Tensor):
             self.enter(result, result_bytes(func, args))

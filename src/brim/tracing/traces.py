@@ -24,6 +24,7 @@ from brim.errors import TraceError
 from brim.tracing.backing import Backing
 from brim.tracing.cuda_like import as_on_cuda
 from brim.tracing.fake import fake_tensors, fake_workload
+from brim.tracing.generation import generation_to_the_end
 from brim.tracing.ledger import Ledger
 from brim.tracing.record import Phase, Record
 from brim.tracing.shortcuts import Shortcuts
@@ -84,6 +85,7 @@ def trace(
         built = _build_faked(workload_class, case, device)
         workload = built or _build_for_real(workload_class, case, device, mode, ledger, watch)
         watch.name_modules()
+        ledger.generation = stack.enter_context(generation_to_the_end())
         ledger.phase = Phase.BATCH
         with _phase("batch"):
             batch = workload.batch(microbatch)

@@ -1,0 +1,69 @@
+"""transformers' own generate on fake tensors: to its longest text, and no further."""
+
+import pytest
+import torch
+import transformers
+
+import brim
+from brim.cases import Case
+from brim.tracing import predict, trace
+
+NUM_TOKENS = 8
+
+
+class Generate(brim.Workload):
+    kind = "generate"
+
+    def build(self):
+        config = transformers.GPT2Config(
+            n_embd=32,
+            n_layer=2,
+            n_head=2,
+            vocab_size=64,
+            n_positions=256,
+            bos_token_id=0,
+            eos_token_id=0,
+            pad_token_id=0,
+        )
+        self.model = transformers.GPT2LMHeadModel(config).to(self.device).eval()
+        self.num_passes = 0
+        self.model.transformer.register_forward_hook(self.count)
+
+    def count(self, *_):
+        type(self).num_passes = getattr(type(self), "num_passes", 0) + 1
+
+    def batch(self, size):
+        return torch.ones(size, NUM_TOKENS, dtype=torch.long, device=self.device)
+
+    @torch.no_grad()
+    def step(self, batch):
+        self.model.generate(
+            batch,
+            attention_mask=torch.ones_like(batch),
+            max_new_tokens=self.case.get("new", 16),
+            do_sample=self.case.get("sample", False),
+            num_beams=self.case.get("beams", 1),
+        )
+
+
+@pytest.mark.parametrize("sample", [False, True])
+def test_it_decodes_every_token_once(sample):
+    Generate.num_passes = 0
+    trace(Generate, Case({"new": 16, "sample": sample}), 4, capability=(8, 6))
+    assert Generate.num_passes == 16
+
+
+def test_the_cache_grows_with_what_is_generated():
+    peaks = [predict(Generate, gpu="rtx-3090", case={"new": new}).peak(512).allocated_bytes for new in (16, 64)]
+    # Keys and values of two layers of 32 numbers for each of the 48 tokens more, in float32.
+    assert peaks[1] - peaks[0] > 512 * 48 * 2 * 2 * 32 * 4
+
+
+def test_a_question_of_the_users_own_is_not_answered():
+    class Asks(Generate):
+        def step(self, batch):
+            if (batch > 3).any():
+                super().step(batch)
+
+    with pytest.raises(brim.BrimError, match="asks for a tensor's value"):
+        trace(Asks, Case(), 4, capability=(8, 6))
