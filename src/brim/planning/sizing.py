@@ -7,14 +7,12 @@ from dataclasses import dataclass, replace
 
 from brim.devices.catalog import Gpu, gpus
 from brim.devices.device import check_fill
-from brim.planning.batch_plan import check_count, fewest_microbatches
+from brim.planning.batch_plan import check_count
 from brim.planning.footprint import Footprint, Training, footprint, sharded
 from brim.planning.ladder import Rung, climb
 from brim.planning.shapes import ModelShape
 from brim.units import format_gigabytes
 
-# The effective batches whose accumulation is always told.
-USUAL_EFFECTIVE = (32, 64)
 # The most ranks that sharding is proposed for.
 _MOST_RANKS = 1024
 
@@ -25,8 +23,6 @@ class Sizing:
 
     Attributes:
         held: What it holds on one rank.
-        limit_bytes: What the peak may reach.
-        largest: The largest microbatch; 0 where not even 1 fits.
         ladder: What would save memory, cheapest first.
     """
 
@@ -47,17 +43,6 @@ class Sizing:
     def largest(self) -> int:
         """The largest microbatch; 0 where not even 1 fits."""
         return self.held.largest(self.limit_bytes)
-
-    def accumulations(self, target: int | None = None) -> dict[int, int]:
-        """Return the fewest microbatches for the usual effective batches and the target, where anything fits."""
-        if not self.largest:
-            return {}
-        wanted = sorted({*USUAL_EFFECTIVE, *([] if target is None else [target])})
-        return {
-            each: fewest_microbatches(each, largest=self.largest, ranks=self.ranks)
-            for each in wanted
-            if each >= self.ranks
-        }
 
 
 def size_up(shape: ModelShape, training: Training, *, gpu: Gpu, fill: float = 0.9, ranks: int = 1) -> Sizing:

@@ -10,7 +10,7 @@ from brim.cases import Case
 from brim.devices.catalog import Gpu
 from brim.errors import InputError, TraceError
 from brim.planning.answer import TracedJob, Wanted, needs_ladder
-from brim.planning.batch_plan import fewest_microbatches
+from brim.planning.batch_plan import check_shares, fewest_microbatches
 from brim.planning.footprint import Footprint
 from brim.planning.ladder import Rung, climbed, no_gain, skipped, state_changes
 from brim.planning.rungs import CHECKPOINTING, CHUNKED, FUSED, autocast_for
@@ -36,6 +36,8 @@ def trace_job(
         fill: The share of the GPU's memory that the job may use.
         tell: Called with a line before everything that takes a while.
     """
+    if wanted.effective is not None:
+        check_shares(wanted.effective, ranks=wanted.ranks, uneven=wanted.uneven)
     workload_class = load(workload)
     if workload_class.kind != "train":
         raise InputError(
