@@ -14,7 +14,7 @@ from brim.planning.choices import EvenChoice, at_microbatch
 from brim.planning.ladder import MUCH_ACCUMULATION, Rung
 from brim.planning.learning_rate import ScaledRate, scale_learning_rate
 from brim.planning.measurement import Extrapolation
-from brim.planning.sizing import Sizing, what_it_takes
+from brim.planning.sizing import Sizing, a_larger_gpu, rungs_that_fit, what_it_takes
 from brim.planning.throughput import StepTime, fit_step_time
 from brim.planning.thumb import USABLE, Thumb
 from brim.units import format_gigabytes
@@ -168,7 +168,11 @@ def answer_thumb(wanted: Wanted, thumb: Thumb) -> Answer:
 
 def answer_traced(wanted: Wanted, job: TracedJob) -> Answer:
     """Answer from a trace of the user's own workload."""
-    return _advised(replace(_planned(wanted, job.largest, job.ladder), traced=job))
+    takes: tuple[str, ...] = ()
+    if not job.largest:
+        lines = (rungs_that_fit(job.ladder), a_larger_gpu(job.device_bytes, fill=job.fill))
+        takes = tuple(line for line in lines if line)
+    return _advised(replace(_planned(wanted, job.largest, job.ladder), traced=job, takes=takes))
 
 
 def answer_settings(wanted: Wanted, *, microbatch: int, accumulation: int, largest: int | None = None) -> Answer:

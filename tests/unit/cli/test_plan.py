@@ -133,6 +133,14 @@ def test_a_workload_is_traced_and_planned(brim_cli):
     assert "tracing it with activation checkpointing" in run.stderr
 
 
+def test_a_workload_that_does_not_fit_is_exit_code_3_with_what_it_would_take(brim_cli):
+    run = brim_cli("plan", "--workload", f"{SIMPLE}:Train", "--memory", "430MiB", "--fill", "1", "--json")
+    assert run.returncode == 3
+    document = json.loads(run.stdout)
+    assert document["traced"]["missing_bytes"] > 0
+    assert "a GPU with" in document["takes"][-1]
+
+
 def test_advice_comes_with_the_numbers(brim_cli):
     run = brim_cli(
         "plan", "--effective", "256", "--largest", "64", "--ranks", "2", "--lr", "3e-4@64", "--dataset", "50000",
