@@ -116,12 +116,13 @@ def command(
     """
     from brim.cli.output import print_json, print_plan
     from brim.cli.plan_sources import answer_from
+    from brim.planning.document import document
     from brim.planning.frameworks import check_frameworks
 
     frameworks = check_frameworks(framework)
     found = answer_from(ctx.params)
     if json:
-        print_json(found.to_dict())
+        print_json(document(found))
     else:
         print_plan(found, frameworks)
     return 0 if found.plan is not None else NOTHING_FITS

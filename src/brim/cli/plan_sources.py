@@ -11,11 +11,13 @@ from brim.errors import InputError
 from brim.planning.answer import (
     Answer,
     Wanted,
-    answer,
     answer_kept_microbatch,
+    answer_largest,
+    answer_measurement,
     answer_settings,
     answer_sizing,
     answer_thumb,
+    answer_traced,
 )
 from brim.planning.configs import read_config
 from brim.planning.footprint import LORA_RANK, Training
@@ -93,7 +95,7 @@ def _wanted(options: Options) -> Wanted:
         symptom=options.get("symptom"),
         learning_rate=learning_rate,
         tuned_at=tuned_at,
-        rule=options.get("lr_rule", "adam"),
+        rule=options.get("lr_rule", "sgd" if options.get("optimizer") == "sgd" else "adam"),
         beta2=options.get("beta2", 0.999),
         timings=dict(map(_parse_timing, options["timing"])) if "timing" in options else None,
     )
@@ -132,7 +134,7 @@ def _from_largest(options: Options, wanted: Wanted) -> Answer:
             f"--largest is {options['largest']}: nothing fits, so there is nothing to plan. "
             "See what would save memory: brim plan --workload file.py:Name --gpu NAME"
         )
-    return answer(wanted, largest=options["largest"])
+    return answer_largest(wanted, options["largest"])
 
 
 def _from_microbatch(options: Options, wanted: Wanted) -> Answer:
@@ -166,7 +168,7 @@ def _from_measurement(options: Options, wanted: Wanted) -> Answer:
         profile=options.get("profile", "conservative"),
         safety=options.get("safety"),
     )
-    return answer(wanted, largest=found.chosen.batch, measurement=found)
+    return answer_measurement(wanted, found)
 
 
 def _from_model(options: Options, wanted: Wanted) -> Answer:
@@ -212,7 +214,7 @@ def _from_workload(options: Options, wanted: Wanted) -> Answer:
             fill=options.get("fill", DEFAULT_FILL),
             tell=tell,
         )
-    return answer(wanted, largest=job.largest, ladder=job.ladder, traced=job)
+    return answer_traced(wanted, job)
 
 
 _ANSWERS: dict[str, Callable[[Options, Wanted], Answer]] = {

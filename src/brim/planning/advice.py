@@ -15,7 +15,7 @@ class Advice:
     """One thing to know about a plan.
 
     Attributes:
-        topic: `accumulation`, `gradients`, `dataset`, `unstable` or `slow`.
+        topic: `accumulation`, `gradients`, `dataset`, `memory`, `unstable` or `slow`.
         text: What to do and why, in one line.
         plan: The settings that would follow it; None where nothing changes.
     """
@@ -51,7 +51,7 @@ def advise(
         _dataset(planned, dataset_size),
         _accumulation(planned),
         None if gradients_counted else _gradients(planned, largest),
-        _spare_memory(planned, largest, is_slow=symptom == "slow"),
+        _memory(planned, largest, is_slow=symptom == "slow"),
         _unstable(planned) if symptom == "unstable" else None,
     ]
     return tuple(advice for advice in found if advice is not None)
@@ -104,11 +104,20 @@ def _dataset(planned: BatchPlan, dataset_size: int | None) -> Advice | None:
     )
 
 
-def _spare_memory(planned: BatchPlan, largest: int | None, *, is_slow: bool) -> Advice | None:
-    """Tell of a microbatch below what fits; where training is slow, also that there is none."""
+def _memory(planned: BatchPlan, largest: int | None, *, is_slow: bool) -> Advice | None:
+    """Tell of a microbatch that does not fit, or leaves memory to spare; where training is slow, of any."""
     if largest is None:
         return None
     better = plan(planned.effective, largest=largest, ranks=planned.ranks, uneven=True)
+    if planned.microbatch > largest:
+        return Advice(
+            topic="memory",
+            text=(
+                f"Microbatch {planned.microbatch:,} does not fit, {largest:,} does. The same effective batch: "
+                f"{describe(better.microbatches)} on each rank."
+            ),
+            plan=better,
+        )
     if better.accumulation < planned.accumulation:
         return Advice(
             topic="slow",

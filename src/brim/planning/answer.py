@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from brim.cases import Case
 from brim.devices.catalog import Gpu
 from brim.planning.advice import Advice, advise
-from brim.planning.batch_plan import SCHEMA, BatchPlan, describe, fewest_microbatches, gives, plan
+from brim.planning.batch_plan import BatchPlan, check_count, describe, fewest_microbatches, gives, plan
 from brim.planning.choices import EvenChoice, at_microbatch
-from brim.planning.frameworks import pastes
 from brim.planning.ladder import MUCH_ACCUMULATION, Rung
 from brim.planning.learning_rate import ScaledRate, scale_learning_rate
-from brim.planning.measurement import Extrapolation, step_down
-from brim.planning.sizing import Sizing, what_it_takes
+from brim.planning.measurement import Extrapolation
+from brim.planning.sizing import Sizing, a_larger_gpu, rungs_that_fit, what_it_takes
 from brim.planning.throughput import StepTime, fit_step_time
 from brim.planning.thumb import USABLE, Thumb
 from brim.units import format_gigabytes
+
+# The effective batches whose accumulation is always told.
+USUAL_EFFECTIVE = (32, 64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,11 @@ class Wanted:
     rule: str = "adam"
     beta2: float = 0.999
     timings: Mapping[int, float] | None = None
+
+    def __post_init__(self) -> None:
+        check_count("ranks", self.ranks)
+        if self.effective is not None:
+            check_count("effective", self.effective)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,36 +116,25 @@ class Answer:
         return share if (self.largest or 0) >= with_little else with_little
 
     @property
+    def accumulations(self) -> dict[int, int]:
+        """The fewest microbatches on each rank for the usual effective batches and the one that is wanted."""
+        if not self.largest:
+            return {}
+        targets = sorted({*USUAL_EFFECTIVE, *([] if self.wanted.effective is None else [self.wanted.effective])})
+        ranks = self.wanted.ranks
+        return {
+            target: fewest_microbatches(target, largest=self.largest, ranks=ranks)
+            for target in targets
+            if target >= ranks
+        }
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """What to know before the plan is trusted."""
         found = list(self.measurement.warnings) if self.measurement else []
         if self.thumb:
             found.append(self.thumb.leaves_out)
         return tuple(found)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the document `brim.plan/1`."""
-        base = self.plan.to_dict() if self.plan else _nothing(self.wanted)
-        return {
-            **base,
-            "notes": [*base["notes"], *self.warnings],
-            "target": self.wanted.effective,
-            "largest": self.largest,
-            "choices": [_choice(choice) for choice in self.choices],
-            "measurement": _measurement(self.measurement) if self.measurement else None,
-            "model": _model(self.sizing, self.wanted.effective) if self.sizing else None,
-            "thumb": asdict(self.thumb) if self.thumb else None,
-            "traced": _traced(self.traced) if self.traced else None,
-            "ladder": [rung.to_dict() for rung in self.ladder],
-            "takes": list(self.takes),
-            "advice": [{"topic": each.topic, "text": each.text} for each in self.advice],
-            "learning_rate": asdict(self.rate) if self.rate else None,
-            "step_time": asdict(self.step_time) if self.step_time else None,
-            "paste": {
-                name: {"text": paste.text, "note": paste.note}
-                for name, paste in (pastes(self.plan, largest=self.largest) if self.plan else {}).items()
-            },
-        }
 
 
 def needs_ladder(wanted: Wanted, largest: int) -> bool:
@@ -149,21 +144,35 @@ def needs_ladder(wanted: Wanted, largest: int) -> bool:
     return fewest_microbatches(wanted.effective or 1, largest=largest, ranks=wanted.ranks) > MUCH_ACCUMULATION
 
 
-def answer(wanted: Wanted, *, largest: int, ladder: tuple[Rung, ...] = (), **origin: Any) -> Answer:
-    """Answer from the largest microbatch that fits, wherever it comes from."""
-    planned = None
-    if largest:
-        planned = gives(largest, ranks=wanted.ranks)
-        if wanted.effective is not None:
-            planned = plan(wanted.effective, largest=largest, ranks=wanted.ranks, uneven=wanted.uneven)
-    found = Answer(
-        wanted=wanted,
-        plan=planned,
-        largest=largest or None,
-        ladder=ladder if needs_ladder(wanted, largest) else (),
-        **origin,
-    )
-    return _advised(found)
+def answer_largest(wanted: Wanted, largest: int) -> Answer:
+    """Answer from the largest microbatch that is known to fit."""
+    return _advised(_planned(wanted, largest))
+
+
+def answer_measurement(wanted: Wanted, found: Extrapolation) -> Answer:
+    """Answer from a measured point."""
+    return _advised(replace(_planned(wanted, found.chosen.batch), measurement=found))
+
+
+def answer_sizing(wanted: Wanted, sizing: Sizing) -> Answer:
+    """Answer from a model's shapes."""
+    planned = _planned(wanted, sizing.largest, sizing.ladder)
+    return _advised(replace(planned, sizing=sizing, takes=what_it_takes(sizing)))
+
+
+def answer_thumb(wanted: Wanted, thumb: Thumb) -> Answer:
+    """Answer from the old rule of thumb."""
+    takes = (f"a GPU with {format_gigabytes(thumb.sample_bytes / USABLE)}, by this rule",) if not thumb.largest else ()
+    return _advised(replace(_planned(wanted, thumb.largest), thumb=thumb, takes=takes))
+
+
+def answer_traced(wanted: Wanted, job: TracedJob) -> Answer:
+    """Answer from a trace of the user's own workload."""
+    takes: tuple[str, ...] = ()
+    if not job.largest:
+        lines = (rungs_that_fit(job.ladder), a_larger_gpu(job.device_bytes, fill=job.fill))
+        takes = tuple(line for line in lines if line)
+    return _advised(replace(_planned(wanted, job.largest, job.ladder), traced=job, takes=takes))
 
 
 def answer_settings(wanted: Wanted, *, microbatch: int, accumulation: int, largest: int | None = None) -> Answer:
@@ -177,22 +186,22 @@ def answer_kept_microbatch(wanted: Wanted, *, microbatch: int) -> Answer:
     assert wanted.effective is not None
     choices = at_microbatch(wanted.effective, microbatch=microbatch, ranks=wanted.ranks)
     planned = choices[0].plan
-    if choices[0].difference:
-        exact = plan(wanted.effective, largest=microbatch, ranks=wanted.ranks, uneven=True)
+    if choices[0].difference and wanted.effective % wanted.ranks == 0:
+        exact = plan(wanted.effective, largest=microbatch, ranks=wanted.ranks)
         note = f"Exactly {wanted.effective:,} takes {describe(exact.microbatches)}: --largest instead of --microbatch."
         planned = replace(planned, notes=(note,))
     return _advised(Answer(wanted=wanted, plan=planned, choices=tuple(choices)))
 
 
-def answer_sizing(wanted: Wanted, sizing: Sizing) -> Answer:
-    """Answer from a model's shapes."""
-    return answer(wanted, largest=sizing.largest, ladder=sizing.ladder, sizing=sizing, takes=what_it_takes(sizing))
-
-
-def answer_thumb(wanted: Wanted, thumb: Thumb) -> Answer:
-    """Answer from the old rule of thumb."""
-    takes = (f"a GPU with {format_gigabytes(thumb.sample_bytes / USABLE)}, by this rule",) if not thumb.largest else ()
-    return answer(wanted, largest=thumb.largest, thumb=thumb, takes=takes)
+def _planned(wanted: Wanted, largest: int, ladder: tuple[Rung, ...] = ()) -> Answer:
+    """Plan with the largest microbatch; 0 where nothing fits."""
+    planned = None
+    if largest and wanted.effective is None:
+        planned = gives(largest, ranks=wanted.ranks)
+    elif largest and wanted.effective is not None:
+        planned = plan(wanted.effective, largest=largest, ranks=wanted.ranks, uneven=wanted.uneven)
+    shown = ladder if needs_ladder(wanted, largest) else ()
+    return Answer(wanted=wanted, plan=planned, largest=largest or None, ladder=shown)
 
 
 def _advised(found: Answer) -> Answer:
@@ -218,58 +227,3 @@ def _advised(found: Answer) -> Answer:
         gradients_counted=any((found.sizing, found.traced, found.thumb)),
     )
     return replace(found, advice=advice, rate=rate, step_time=step_time)
-
-
-def _nothing(wanted: Wanted) -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "effective": wanted.effective,
-        "ranks": wanted.ranks,
-        "microbatch": None,
-        "accumulation": None,
-        "microbatches": [],
-        "per_rank": None,
-        "notes": [],
-    }
-
-
-def _choice(choice: EvenChoice) -> dict[str, int]:
-    return {
-        "microbatch": choice.plan.microbatch,
-        "accumulation": choice.plan.accumulation,
-        "effective": choice.plan.effective,
-        "difference": choice.difference,
-    }
-
-
-def _measurement(found: Extrapolation) -> dict[str, Any]:
-    return {**asdict(found), "factor": found.factor, "step_down": list(step_down(found.chosen.batch))}
-
-
-def _model(sizing: Sizing, target: int | None) -> dict[str, Any]:
-    return {
-        "name": sizing.shape.name,
-        "source": sizing.shape.source,
-        "num_parameters": sizing.shape.num_parameters,
-        "training": asdict(sizing.training),
-        "gpu": {"name": sizing.gpu.name, "memory_bytes": sizing.gpu.memory_bytes},
-        "fill": sizing.fill,
-        "held": asdict(sizing.held),
-        "sample_bytes": sizing.held.sample_bytes,
-        "accumulations": {str(effective): steps for effective, steps in sizing.accumulations(target).items()},
-    }
-
-
-def _traced(job: TracedJob) -> dict[str, Any]:
-    return {
-        "workload": job.workload,
-        "case": dict(job.case),
-        "gpu": {"name": job.gpu.name, "memory_bytes": job.gpu.memory_bytes},
-        "fill": job.fill,
-        "largest": job.largest,
-        "interval": list(job.interval),
-        "microbatch": job.microbatch,
-        "device_bytes": job.device_bytes,
-        "breakdown": dict(job.breakdown),
-        "missing_bytes": job.missing_bytes,
-    }

@@ -103,19 +103,8 @@ def plan(effective: int, *, largest: int, ranks: int = 1, uneven: bool = False) 
     >>> plan(100, largest=40).microbatches
     (34, 33, 33)
     """
-    for name, value in (("effective", effective), ("largest", largest), ("ranks", ranks)):
-        check_count(name, value)
-    if effective < ranks:
-        raise InputError(
-            f"Effective batch {effective:,} is below {ranks:,} ranks: each needs at least one sample. "
-            f"Use an effective batch of {ranks:,} or more, or at most {effective:,} ranks."
-        )
-    if effective % ranks and not uneven:
-        nearest = " or ".join(f"{even:,}" for even in _multiples_around(effective, ranks))
-        raise InputError(
-            f"Effective batch {effective:,} does not divide over {ranks:,} ranks. "
-            f"Use {nearest}, or pass `uneven=True` (--uneven)."
-        )
+    check_count("largest", largest)
+    check_shares(effective, ranks=ranks, uneven=uneven)
     accumulation = fewest_microbatches(effective, largest=largest, ranks=ranks)
     planned = BatchPlan(effective=effective, accumulation=accumulation, ranks=ranks)
     return BatchPlan(effective=effective, accumulation=accumulation, ranks=ranks, notes=_notes(planned))
@@ -151,6 +140,23 @@ def split(total: int, num_parts: int) -> tuple[int, ...]:
     return (share + 1,) * left_over + (share,) * (num_parts - left_over)
 
 
+def check_shares(effective: int, *, ranks: int, uneven: bool = False) -> None:
+    """Refuse an effective batch that the ranks cannot share."""
+    check_count("effective", effective)
+    check_count("ranks", ranks)
+    if effective < ranks:
+        raise InputError(
+            f"Effective batch {effective:,} is below {ranks:,} ranks: each needs at least one sample. "
+            f"Use an effective batch of {ranks:,} or more, or at most {effective:,} ranks."
+        )
+    if effective % ranks and not uneven:
+        below = effective // ranks * ranks
+        raise InputError(
+            f"Effective batch {effective:,} does not divide over {ranks:,} ranks. "
+            f"Use {below:,} or {below + ranks:,}, or pass `uneven=True` (--uneven)."
+        )
+
+
 def check_count(name: str, value: Any) -> None:
     """Refuse what is no whole number of at least 1."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -178,9 +184,3 @@ def _notes(planned: BatchPlan) -> tuple[str, ...]:
         share = planned.effective // planned.ranks
         notes.append(f"Ranks differ: {more} with {share + 1} samples, {planned.ranks - more} with {share}.")
     return tuple(notes)
-
-
-def _multiples_around(number: int, divisor: int) -> list[int]:
-    """Return the multiples next below and above, from 1 × the divisor on."""
-    below = number // divisor * divisor
-    return [multiple for multiple in (below, below + divisor) if multiple]

@@ -17,7 +17,7 @@ EIGHT_BIT_BYTES = 2
 # 4-bit weights with double quantization: 0.127 bits a weight for the scales (Dettmers et al., 2023).
 QLORA_BYTES = (4 + 0.127) / 8
 # The loss holds the logits, their log-softmax and its gradient in float32 at the same time.
-# Source: traces of transformers' causal language models; tests/unit/planning/test_footprint.py compares.
+# Source: traces of transformers' causal language models, benchmarks/results/formulas.json.
 LOGITS_BYTES = 3 * 4
 
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from brim.devices.catalog import Gpu, gpus
 from brim.devices.device import check_fill
-from brim.planning.batch_plan import check_count, fewest_microbatches
+from brim.planning.batch_plan import check_count
 from brim.planning.footprint import Footprint, Training, footprint, sharded
 from brim.planning.ladder import Rung, climb
 from brim.planning.shapes import ModelShape
 from brim.units import format_gigabytes
 
-# The effective batches whose accumulation is always told.
-USUAL_EFFECTIVE = (32, 64)
 # The most ranks that sharding is proposed for.
 _MOST_RANKS = 1024
 
@@ -25,8 +24,6 @@ class Sizing:
 
     Attributes:
         held: What it holds on one rank.
-        limit_bytes: What the peak may reach.
-        largest: The largest microbatch; 0 where not even 1 fits.
         ladder: What would save memory, cheapest first.
     """
 
@@ -47,17 +44,6 @@ class Sizing:
     def largest(self) -> int:
         """The largest microbatch; 0 where not even 1 fits."""
         return self.held.largest(self.limit_bytes)
-
-    def accumulations(self, target: int | None = None) -> dict[int, int]:
-        """Return the fewest microbatches for the usual effective batches and the target, where anything fits."""
-        if not self.largest:
-            return {}
-        wanted = sorted({*USUAL_EFFECTIVE, *([] if target is None else [target])})
-        return {
-            each: fewest_microbatches(each, largest=self.largest, ranks=self.ranks)
-            for each in wanted
-            if each >= self.ranks
-        }
 
 
 def size_up(shape: ModelShape, training: Training, *, gpu: Gpu, fill: float = 0.9, ranks: int = 1) -> Sizing:
@@ -82,15 +68,28 @@ def what_it_takes(sizing: Sizing) -> tuple[str, ...]:
     """Return what would make microbatch 1 fit, the cheapest first; nothing where it fits."""
     if sizing.largest:
         return ()
-    return tuple(line for line in (_rungs(sizing), *_methods(sizing), _more_ranks(sizing), _larger_gpu(sizing)) if line)
+    larger = a_larger_gpu(sizing.held.peak_bytes(1), fill=sizing.fill)
+    return tuple(
+        line for line in (rungs_that_fit(sizing.ladder), *_methods(sizing), _more_ranks(sizing), larger) if line
+    )
 
 
-def _rungs(sizing: Sizing) -> str | None:
-    for index, rung in enumerate(sizing.ladder):
+def rungs_that_fit(ladder: Sequence[Rung]) -> str | None:
+    """Say which rungs to climb until something fits; None where nothing ever does."""
+    for index, rung in enumerate(ladder):
         if rung.largest:
-            titles = [each.kind.title for each in sizing.ladder[: index + 1] if each.skipped is None]
+            titles = [each.kind.title for each in ladder[: index + 1] if each.skipped is None]
             return f"{', '.join(titles)}: then microbatch {rung.largest:,} fits"
     return None
+
+
+def a_larger_gpu(peak_bytes: int, *, fill: float) -> str:
+    """Say how large a GPU would have to be, with the smallest of the catalog that is."""
+    needed = math.ceil(peak_bytes / fill)
+    larger = [gpu for gpu in gpus().values() if gpu.memory_bytes >= needed]
+    smallest = min(larger, key=lambda gpu: gpu.memory_bytes, default=None)
+    where = f", such as {smallest.name}" if smallest else ", more than any in the catalog"
+    return f"a GPU with {format_gigabytes(needed)}{where}"
 
 
 def _methods(sizing: Sizing) -> list[str]:
@@ -112,11 +111,3 @@ def _more_ranks(sizing: Sizing) -> str | None:
             largest = held.largest(sizing.limit_bytes)
             return f"--ranks {ranks} with ZeRO-3 / FSDP: then microbatch {largest:,} fits on each"
     return None
-
-
-def _larger_gpu(sizing: Sizing) -> str:
-    needed = math.ceil(sizing.held.peak_bytes(1) / sizing.fill)
-    larger = [gpu for gpu in gpus().values() if gpu.memory_bytes >= needed]
-    smallest = min(larger, key=lambda gpu: gpu.memory_bytes, default=None)
-    where = f", such as {smallest.name}" if smallest else ", more than any in the catalog"
-    return f"a GPU with {format_gigabytes(needed)}{where}"

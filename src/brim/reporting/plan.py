@@ -24,9 +24,12 @@ def plan_report(found: Answer, frameworks: Sequence[str]) -> Iterator[Renderable
     if found.measurement is not None:
         yield from measured_report(found.measurement)
     if found.sizing is not None:
-        yield from model_report(found.sizing, target=found.wanted.effective)
+        yield from model_report(found.sizing)
     if found.thumb is not None:
         yield from thumb_report(found.thumb)
+    if found.sizing is not None or found.thumb is not None:
+        steps = " · ".join(f"{steps:,} for {effective:,}" for effective, steps in found.accumulations.items())
+        yield Text(f"\n  Accumulation on each rank: {steps or 'none fits'}")
     if found.traced is not None:
         yield from traced_report(found.traced)
     if found.plan is not None:

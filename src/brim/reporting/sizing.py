@@ -47,7 +47,7 @@ def measured_report(found: Extrapolation) -> Iterator[RenderableType]:
     yield Text(f"\n  Should it run out of memory: {sizes}, then activation checkpointing.")
 
 
-def model_report(sizing: Sizing, *, target: int | None) -> Iterator[RenderableType]:
+def model_report(sizing: Sizing) -> Iterator[RenderableType]:
     """Yield what training a model holds, term by term, and how many samples fit beside it."""
     shape, training, held = sizing.shape, sizing.training, sizing.held
     yield heading(f"{shape.name}, {_count(shape.num_parameters)} parameters")
@@ -57,11 +57,6 @@ def model_report(sizing: Sizing, *, target: int | None) -> Iterator[RenderableTy
         f"{training.seq_len:,} tokens a sample, {training.task}\n"
     )
     yield sums(_held_rows(held, sizing))
-    if sizing.largest:
-        steps = " · ".join(
-            f"{accumulation:,} for {effective:,}" for effective, accumulation in sizing.accumulations(target).items()
-        )
-        yield Text(f"\n  Accumulation on each rank: {steps}")
 
 
 def _held_rows(held: Footprint, sizing: Sizing) -> list[tuple[str, str, str]]:

@@ -10,9 +10,9 @@ from brim.cases import Case
 from brim.devices.catalog import Gpu
 from brim.errors import InputError, TraceError
 from brim.planning.answer import TracedJob, Wanted, needs_ladder
-from brim.planning.batch_plan import fewest_microbatches
+from brim.planning.batch_plan import check_shares, fewest_microbatches
 from brim.planning.footprint import Footprint
-from brim.planning.ladder import Rung, climbed, no_gain, skipped, state_changes
+from brim.planning.ladder import NO_GAIN, Rung, climbed, no_gain, skipped, state_changes
 from brim.planning.rungs import CHECKPOINTING, CHUNKED, FUSED, autocast_for
 from brim.tracing.prediction import Prediction, predict
 from brim.tracing.variants import Variant, with_gradients_held, with_rung
@@ -36,6 +36,8 @@ def trace_job(
         fill: The share of the GPU's memory that the job may use.
         tell: Called with a line before everything that takes a while.
     """
+    if wanted.effective is not None:
+        check_shares(wanted.effective, ranks=wanted.ranks, uneven=wanted.uneven)
     workload_class = load(workload)
     if workload_class.kind != "train":
         raise InputError(
@@ -81,7 +83,9 @@ def _climb(workload_class: type[Workload], base: Prediction, *, ranks: int, tell
         saved_bytes = 0
         if prediction is not None:
             saved_bytes = best.peak(microbatch).device_bytes - prediction.peak(microbatch).device_bytes
-            if prediction.largest <= best.largest:
+            if prediction.largest < best.largest:
+                obstacle = NO_GAIN
+            elif prediction.largest == best.largest:
                 obstacle = no_gain(kind, saved_bytes, base.gpu.memory_bytes)
         if prediction is None or obstacle is not None:
             rungs.append(skipped(kind, obstacle or "", largest=best.largest, basis="traced"))

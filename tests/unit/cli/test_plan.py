@@ -75,7 +75,7 @@ def test_a_model_size_is_answered_with_its_memory_and_accumulation(brim_cli):
     assert "32.1 GB" in run.stdout
     document = plan_of(brim_cli, *arguments)
     assert document["microbatch"] >= 1
-    assert set(document["model"]["accumulations"]) == {"32", "64", "128"}
+    assert set(document["accumulations"]) == {"32", "64", "128"}
     held = document["model"]["held"]
     assert [round(held[name] / 1e9) for name in ("parameters_bytes", "gradients_bytes", "optimizer_bytes")] == [
         16,
@@ -133,6 +133,14 @@ def test_a_workload_is_traced_and_planned(brim_cli):
     assert "tracing it with activation checkpointing" in run.stderr
 
 
+def test_a_workload_that_does_not_fit_is_exit_code_3_with_what_it_would_take(brim_cli):
+    run = brim_cli("plan", "--workload", f"{SIMPLE}:Train", "--memory", "430MiB", "--fill", "1", "--json")
+    assert run.returncode == 3
+    document = json.loads(run.stdout)
+    assert document["traced"]["missing_bytes"] > 0
+    assert "a GPU with" in document["takes"][-1]
+
+
 def test_advice_comes_with_the_numbers(brim_cli):
     run = brim_cli(
         "plan", "--effective", "256", "--largest", "64", "--ranks", "2", "--lr", "3e-4@64", "--dataset", "50000",
@@ -171,6 +179,13 @@ def test_advice_comes_with_the_numbers(brim_cli):
         (["--model", "7b", "--gpu", "t4", "--fill", "1.5"], "fill is 1.5"),
         (["--config", "missing.json", "--gpu", "t4"], "cannot be read"),
         (["--workload", "missing.py:Name", "--gpu", "t4"], "There is no file"),
+        (["--workload", f"{SIMPLE}:Train", "--gpu", "t4", "--ranks", "0"], "ranks is 0"),
+        (["--workload", f"{SIMPLE}:Train", "--gpu", "t4", "--ranks", "3", "--effective", "8"], "Use 6 or 9"),
+        (["--model", "7b", "--gpu", "t4", "--ranks", "-1"], "ranks is -1"),
+        (["--model", "70b", "--gpu", "t4", "--effective", "0"], "effective is 0"),
+        (["--measured", "8:1GB", "--target", "9GB", "--effective", "-1"], "effective is -1"),
+        (["--effective", "9", "--microbatch", "1", "--ranks", "0"], "ranks is 0"),
+        (["--microbatch", "0", "--accumulation", "1"], "microbatch is 0"),
         (["--workload", f"{SIMPLE}:Train", "--gpu", "t4", "--case", "px=1,2"], "2 cases"),
         (["--effective", "8", "--largest", "4", "--lr", "3e-4"], "RATE@BATCH"),
         (["--effective", "8", "--largest", "4", "--lr-rule", "sgd"], "needs the rate"),

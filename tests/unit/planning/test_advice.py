@@ -39,6 +39,12 @@ def test_memory_to_spare_raises_the_microbatch_and_lowers_the_accumulation():
     assert "slow" not in topics(plan(80, largest=4, ranks=5), largest=4)
 
 
+def test_settings_that_do_not_fit_are_told_so():
+    found = topics(gives(8, accumulation=2, ranks=2), largest=5)["memory"]
+    assert "Microbatch 8 does not fit, 5 does" in found.text
+    assert (found.plan.microbatch, found.plan.accumulation, found.plan.effective) == (4, 4, 32)
+
+
 def test_slow_training_without_memory_to_spare_is_told_so():
     assert "fewest that fit" in topics(plan(80, largest=4, ranks=5), largest=4, symptom="slow")["slow"].text
 

@@ -1,11 +1,26 @@
+import dataclasses
+import json
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brim.devices.catalog import Gpu, find_gpu
+from brim.planning.answer import Wanted, answer_sizing
 from brim.planning.footprint import METHODS, OPTIMIZERS, PRECISIONS, TASKS, Training, footprint
 from brim.planning.ladder import climb, offload_cost
-from brim.planning.rungs import AUTOCAST_FLOAT16
+from brim.planning.rungs import (
+    AUTOCAST,
+    AUTOCAST_FLOAT16,
+    CHECKPOINTING,
+    CHUNKED,
+    EIGHT_BIT,
+    FUSED,
+    OFFLOAD,
+    ZERO_1,
+    ZERO_2,
+    ZERO_3,
+)
 from brim.planning.shapes import find_model, sizes
 from brim.planning.sizing import size_up, what_it_takes
 from brim.planning.thumb import GIGABYTES_PER_SAMPLE, rule_of_thumb
@@ -98,7 +113,6 @@ def test_a_rung_is_plain_data_for_json():
 def test_nothing_that_fits_is_answered_with_what_it_would_take():
     sizing = size_up(find_model("70b"), Training(seq_len=2048), gpu=A100)
     assert sizing.largest == 0
-    assert sizing.accumulations(64) == {}
     takes = what_it_takes(sizing)
     assert any("--ranks" in line and "ZeRO-3" in line for line in takes)
     assert any("more than any in the catalog" in line for line in takes)
@@ -119,10 +133,12 @@ def test_what_it_would_take_really_fits():
 
 def test_accumulation_is_told_for_32_and_64_and_the_target():
     sizing = size_up(find_model("7b"), Training(seq_len=2048, method="lora"), gpu=A100, ranks=2)
-    assert sizing.largest > 0
-    assert set(sizing.accumulations(100)) == {32, 64, 100}
-    assert sizing.accumulations(100)[64] * sizing.largest * 2 >= 64
-    assert sizing.accumulations() == {key: sizing.accumulations(100)[key] for key in (32, 64)}
+    found = answer_sizing(Wanted(effective=100, ranks=2), sizing)
+    assert set(found.accumulations) == {32, 64, 100}
+    assert found.accumulations[100] == found.plan.accumulation
+    assert (found.accumulations[64] - 1) * sizing.largest * 2 < 64 <= found.accumulations[64] * sizing.largest * 2
+    nothing = size_up(find_model("70b"), Training(seq_len=2048), gpu=A100)
+    assert answer_sizing(Wanted(effective=100), nothing).accumulations == {}
 
 
 @pytest.mark.parametrize(("billions", "gigabytes"), GIGABYTES_PER_SAMPLE.items())
@@ -142,3 +158,14 @@ def test_the_rule_of_thumb_says_what_it_leaves_out():
 def test_a_gpu_that_nobody_has_is_not_proposed():
     sizing = size_up(find_model("8b"), Training(seq_len=512), gpu=Gpu(name="own", memory_bytes=8 * GB))
     assert any("a GPU with" in line for line in what_it_takes(sizing))
+
+
+def test_the_lines_to_add_are_python_or_json():
+    from transformers import TrainingArguments
+
+    for kind in (FUSED, AUTOCAST, AUTOCAST_FLOAT16, CHUNKED, CHECKPOINTING, EIGHT_BIT, ZERO_1, ZERO_3):
+        compile(kind.lines, kind.key, "exec")
+    for kind in (ZERO_2, OFFLOAD):
+        fields = json.loads("{" + kind.lines.partition("  #")[0] + "}")
+        assert fields["zero_optimization"]["stage"] == 2
+    assert "use_liger_kernel" in {field.name for field in dataclasses.fields(TrainingArguments)}

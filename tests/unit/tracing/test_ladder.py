@@ -168,7 +168,7 @@ def test_held_gradients_are_those_of_accumulation():
 
 def test_gradients_stay_held_under_every_rung():
     held = with_gradients_held(Plain).workload_class
-    assert peak(with_rung(FUSED, held).workload_class) == peak(held)
+    assert peak(with_rung(FUSED, held).workload_class) == pytest.approx(peak(held), rel=1e-5)  # its step counters
 
 
 def test_what_does_not_apply_says_why():
