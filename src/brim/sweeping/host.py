@@ -9,6 +9,7 @@ Requests come in as JSON lines on one pipe, `start` and `end`; exits go out on a
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import resource
@@ -140,6 +141,7 @@ class Host:
         from brim import workload  # noqa: F401
         from brim.sweeping import calling  # noqa: F401
 
+        gc.freeze()  # what the host has is not looked through once more at the end of every child
         pid = os.fork()
         if pid:
             return pid

@@ -57,7 +57,7 @@ class TrialRun:
         self, request: TrialRequest, *, directory: Path, host: TrialHost, environment: Mapping[str, str], where: str
     ) -> None:
         self._request = request
-        self._directory = directory
+        self._directory = directory.resolve()  # the trial runs elsewhere
         self._host = host
         self._environment = dict(environment)
         self._where = where
