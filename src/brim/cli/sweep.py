@@ -74,7 +74,9 @@ def command(
 
     `brim sweep results DIR` shows what came out.
     """
+    from brim.cli.output import warn
     from brim.cli.sweep_output import print_plan, sweep_observer, terminate_like_ctrl_c
+    from brim.sweeping.plan_file import PLAN_FILE
     from brim.sweeping.results import SweepResults
     from brim.sweeping.sweep import sweep, sweep_directory
 
@@ -98,10 +100,12 @@ def command(
     try:
         with terminate_like_ctrl_c(), sweep_observer() as told:
             results = sweep(file, observer=told, **settings)
-    except (DeviceError, SweepStoppedError, KeyboardInterrupt):
+    except (DeviceError, SweepStoppedError, KeyboardInterrupt) as error:
         directory = sweep_directory(file, out)
-        if directory.exists():
+        if (directory / PLAN_FILE).exists():
             _print(SweepResults.read(directory), as_json=json)
+        if isinstance(error, KeyboardInterrupt):
+            warn("the same command goes on from here.")
         raise
     return _print(results, as_json=json)
 

@@ -33,7 +33,8 @@ class LiveSweepObserver:
         self._outlook: Outlook | None = None
         self._running: dict[str, tuple[Trial, float]] = {}
         self._statuses: Counter[str] = Counter()
-        self._seconds: list[float] = []
+        self._num_timed = 0
+        self._sum_seconds = 0.0
         self._most_at_once = 1
         self._best: TrialResult | None = None
         self._spinner = Spinner("dots", style="cyan")
@@ -64,7 +65,8 @@ class LiveSweepObserver:
             return
         self._statuses[result.status] += 1
         if result.seconds is not None:
-            self._seconds.append(result.seconds)
+            self._num_timed += 1
+            self._sum_seconds += result.seconds
         if self._is_better(result):
             self._best = result
 
@@ -82,10 +84,10 @@ class LiveSweepObserver:
     @property
     def eta_seconds(self) -> float | None:
         """How long the rest should take, if it goes on as it did."""
-        if self._outlook is None or not self._seconds:
+        if self._outlook is None or not self._num_timed:
             return None
         left = self._outlook.num_trials - self._num_ended
-        return left * (sum(self._seconds) / len(self._seconds)) / self._most_at_once
+        return left * self._sum_seconds / self._num_timed / self._most_at_once
 
     @property
     def _num_ended(self) -> int:

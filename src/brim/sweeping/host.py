@@ -9,6 +9,7 @@ Requests come in as JSON lines on one pipe, `start` and `end`; exits go out on a
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import resource
@@ -37,9 +38,10 @@ _BYTES_PER_MAXRSS = 1024 if sys.platform == "linux" else 1
 class BecomeTrial(BaseException):
     """Raised in a forked child: leave the host's loop behind and be a trial."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, environment: dict[str, str]) -> None:
         super().__init__(job.name)
         self.job = job
+        self.environment = environment
 
 
 @dataclass(slots=True)
@@ -141,6 +143,7 @@ class Host:
         from brim.sweeping import calling  # noqa: F401
 
         host_pid = os.getpid()
+        gc.freeze()  # what the host has is not looked through once more at the end of every child
         pid = os.fork()
         if pid:
             return pid
@@ -152,10 +155,7 @@ class Host:
         os.dup2(log_fd, 2)
         for fd in (self._request_fd, self._event_fd, self._wake_read, self._wake_write, *self._inherited_fds):
             os.close(fd)
-        os.environ.clear()
-        os.environ.update(environment)
-        os.chdir(job.workdir)
-        raise BecomeTrial(job)
+        raise BecomeTrial(job, environment)
 
     def _reap(self) -> None:
         """Tell of every trial that ended, and bury the orphans that came to the host."""
@@ -215,11 +215,12 @@ class Host:
     def _kill(self, running: _Running) -> None:
         """Kill a trial with everything it started, also what has left its group."""
         running.is_killed = True
-        descendants: list[psutil.Process] = []
+        doomed: list[psutil.Process] = []
         with contextlib.suppress(psutil.Error):
-            descendants = psutil.Process(running.pid).children(recursive=True)
+            trial = psutil.Process(running.pid)
+            doomed = [trial, *trial.children(recursive=True)]
         kill_group(running.pid)
-        kill_all(descendants)
+        kill_all(doomed)  # the trial too: one that was just forked leads no group yet
 
     def _kill_orphans(self, mark: str) -> None:
         """Kill what an ended trial started and left behind: the kernel made the host its parent."""
@@ -243,12 +244,18 @@ def main() -> None:
     try:
         Host(request_fd, event_fd, tuple(inherited_fds)).serve()
     except BecomeTrial as turned:
-        job = turned.job
-        assert job.call is not None
-        assert job.argument is not None
-        from brim.sweeping.calling import call
+        sys.exit(_be_trial(turned.job, turned.environment))
 
-        sys.exit(call(job.call, Path(job.argument), Path(job.result)))
+
+def _be_trial(job: Job, environment: dict[str, str]) -> int:
+    from brim.sweeping.calling import call
+
+    assert job.call is not None
+    assert job.argument is not None
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(job.workdir)
+    return call(job.call, Path(job.argument), Path(job.result))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from brim.sweeping.auto import BatchSizes
+from brim.sweeping.config import merge
 from brim.sweeping.journal import read_journal
 from brim.sweeping.outcome import ExitKind
 from brim.sweeping.plan import Plan
@@ -69,8 +70,9 @@ class Past:
         trial_id, outcome = event["trial"], event["outcome"]
         kind = ExitKind(outcome["kind"])
         self.sizes.recall(event["found"], search_again=ExitKind.OOM.value in self._retry)
-        if self._plan.spec.policy.skip_larger is not None:
-            self._frontier.tell(self._plan.trial(event["config"]).resolved, kind)
+        if self._plan.spec.policy.skip_larger is not None and event["config"] in self._plan.grid:
+            used = merge(self._plan.trial(event["config"]).resolved, outcome["effective"])
+            self._frontier.tell(used, kind)
         if event["again"] is None and kind not in NOT_RUN and kind.value not in self._retry:
             self._ended.add(int(trial_id, 16))
             self.unfinished.pop(trial_id, None)

@@ -83,7 +83,9 @@ def make_plan(spec: SweepSpec, *, max_experiments: int | None = None) -> Plan:
     grid = Grid(dimensions=spec.grid.dimensions, exclude=spec.grid.exclude, include=include)
     if len(grid) == 0:
         raise InputError(f"The sweep has no trials: {grid.count}.")
-    return Plan(spec=spec, grid=grid, limit=max_experiments or spec.grid.max_experiments)
+    plan = Plan(spec=spec, grid=grid, limit=max_experiments or spec.grid.max_experiments)
+    plan.trial(grid[0])  # what is wrong with every trial is said before the first one runs
+    return plan
 
 
 def _complete(clause: Mapping[str, Any], spec: SweepSpec) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from typing import Any
 from brim.errors import DeviceError, InputError
 from brim.sweeping.outcome import LOG_FILE, ExitKind, TrialOutcome
 from brim.sweeping.resources import Resources
-from brim.sweeping.trial import TrialRequest, run_trial
+from brim.sweeping.trial import TrialRequest, make_directory, run_trial
 from brim.units import format_bytes
 
 # A larger file that a trial writes into its directory does not come back; of a longer log, only the end does.
@@ -77,7 +77,7 @@ class RayEngine:
 
     def start(self, request: TrialRequest, directory: Path) -> None:
         """Start a trial in its directory and return at once."""
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory, request.attempt)
         if self._brings_workdir:
             request = replace(request, workdir="")
         self._running[self._task.remote(request)] = (request.trial_id, directory)

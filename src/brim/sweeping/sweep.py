@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from brim.errors import DeviceError, InputError
 from brim.sweeping.command import check_runnable
@@ -24,6 +24,9 @@ from brim.sweeping.plan_file import PLAN_FILE, StoredPlan, read_plan, relative_s
 from brim.sweeping.policy import Frontier
 from brim.sweeping.results import SweepResults
 from brim.sweeping.spec import SweepSpec, read_spec
+
+if TYPE_CHECKING:
+    from brim.sweeping.ray_engine import RayEngine
 
 ENGINES = ("local", "ray")
 # What is in a directory before its plan is.
@@ -80,25 +83,15 @@ def sweep(
         DeviceError: The machine, or the cluster, cannot do what was asked; the disk is full.
     """
     told = observer or LogSweepObserver()
+    make_engine = _engine_maker(engine, jobs=check_limit(jobs, "jobs"), ray_address=ray_address)
+    retried = _check_retry(retry)
     spec = read_spec(source, command=command)
     spec = replace(spec, resources=spec.resources.override(cpus=cpus, gpus=gpus, memory=memory))
     directory = sweep_directory(source, out)
     stored = _stored(directory, spec)
-    if stored is not None:
-        spec = remembered(spec, stored)
-    if spec.grid.guess is not None:
-        if strict:
-            raise InputError(f"The file has to be guessed at, which --strict forbids; {spec.grid.guess}.")
-        told.warn(spec.grid.guess)
-    plan = make_plan(spec, max_experiments=check_limit(max_experiments, "max_experiments"))
-    idle = [f"exclude {dict(clause)} matches no trial." for clause in plan.grid.unmatched()]
-    for message in (*spec.grid.notes, *idle):
-        told.warn(message)
-    retried = _check_retry(retry)
+    plan = _make_plan(spec, stored, strict=strict, max_experiments=max_experiments, observer=told)
     if dry_run:
         return SweepResults(plan, directory, limit=list_at_most)
-    if engine not in ENGINES:
-        raise InputError(f"There is no engine {engine!r}. Use one of: {', '.join(ENGINES)}.")
     check_runnable(spec.command, spec.function, spec.workdir)
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -106,12 +99,29 @@ def sweep(
             write_plan(plan, directory)
             run = _Run(plan=plan, directory=directory, retry=retried, observer=told, sinks=sinks)
             run.compare(stored)
-            with closing(_make_engine(engine, spec, jobs=jobs, ray_address=ray_address, lock_fd=lock_fd)) as made:
+            with closing(make_engine(plan.spec, lock_fd)) as made:
                 run.drive(made)
     except OSError as error:
         # Errors of brim's own are no OSError; this is a disk, or a right to it, that ends.
-        raise DeviceError(f"{error.filename or directory} cannot be written: {error.strerror}.") from error
+        raise DeviceError(f"{error.filename or directory} cannot be used: {error.strerror or error}.") from error
     return SweepResults(plan, directory)
+
+
+def _make_plan(
+    spec: SweepSpec, stored: StoredPlan | None, *, strict: bool, max_experiments: int | None, observer: SweepObserver
+) -> Plan:
+    """Return the plan, and say what had to be guessed or has no effect."""
+    if stored is not None:
+        spec = remembered(spec, stored)
+    if spec.grid.guess is not None:
+        if strict:
+            raise InputError(f"The file has to be guessed at, which --strict forbids; {spec.grid.guess}.")
+        observer.warn(spec.grid.guess)
+    plan = make_plan(spec, max_experiments=check_limit(max_experiments, "max_experiments"))
+    idle = [f"exclude {dict(clause)} matches no trial." for clause in plan.grid.unmatched()]
+    for message in (*spec.grid.notes, *idle):
+        observer.warn(message)
+    return plan
 
 
 class _Run:
@@ -217,11 +227,16 @@ def _check_retry(retry: Iterable[str]) -> frozenset[str]:
     return frozenset(retry)
 
 
-def _make_engine(name: str, spec: SweepSpec, *, jobs: int | None, ray_address: str | None, lock_fd: int) -> Engine:
+def _engine_maker(
+    name: str, *, jobs: int | None, ray_address: str | None
+) -> Callable[[SweepSpec, int], LocalEngine | RayEngine]:
+    """Return what makes the engine of a sweep that holds its lock; refuse what names none."""
+    if name not in ENGINES:
+        raise InputError(f"There is no engine {name!r}. Use one of: {', '.join(ENGINES)}.")
     if name == "local":
         if ray_address is not None:
             raise InputError("A Ray address goes with --engine ray.")
-        return LocalEngine(spec.resources, jobs=check_limit(jobs, "jobs"), held_fds=(lock_fd,))
+        return lambda spec, lock_fd: LocalEngine(spec.resources, jobs=jobs, held_fds=(lock_fd,))
     from brim.sweeping.ray_engine import RayEngine
 
-    return RayEngine(spec.resources, address=ray_address, workdir=spec.workdir, jobs=check_limit(jobs, "jobs"))
+    return lambda spec, lock_fd: RayEngine(spec.resources, address=ray_address, workdir=spec.workdir, jobs=jobs)

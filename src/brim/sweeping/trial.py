@@ -57,7 +57,7 @@ class TrialRun:
         self, request: TrialRequest, *, directory: Path, host: TrialHost, environment: Mapping[str, str], where: str
     ) -> None:
         self._request = request
-        self._directory = directory
+        self._directory = directory.resolve()  # the trial runs elsewhere
         self._host = host
         self._environment = dict(environment)
         self._where = where
@@ -66,12 +66,7 @@ class TrialRun:
 
     def start(self) -> None:
         """Make the directory and start the first process."""
-        self._directory.mkdir(parents=True, exist_ok=True)
-        log = self._directory / LOG_FILE
-        if log.exists():
-            log.rename(log.with_suffix(f".{self._request.attempt - 1}.txt"))
-        for left in (RESULT_FILE, FAILURE_FILE, EXIT_FILE, _FINDING_FILE):
-            (self._directory / left).unlink(missing_ok=True)
+        make_directory(self._directory, self._request.attempt)
         if self._request.find is None:
             self._run()
         else:
@@ -144,6 +139,16 @@ def run_trial(request: TrialRequest, *, directory: Path, environment: Mapping[st
                 outcome = run.proceed(ended)
                 if outcome is not None:
                     return outcome
+
+
+def make_directory(directory: Path, attempt: int) -> None:
+    """Make a trial's directory; what an earlier attempt said is put aside, so that it is not taken for this one's."""
+    directory.mkdir(parents=True, exist_ok=True)
+    log = directory / LOG_FILE
+    if log.exists():
+        log.rename(log.with_suffix(f".{attempt - 1}.txt"))
+    for left in (RESULT_FILE, FAILURE_FILE, EXIT_FILE, _FINDING_FILE):
+        (directory / left).unlink(missing_ok=True)
 
 
 def recall(directory: Path, attempt: int, find_key: str) -> TrialOutcome | None:

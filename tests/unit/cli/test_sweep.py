@@ -89,6 +89,24 @@ def test_a_run_ends_with_its_results_and_goes_on_where_it_stopped(brim_cli, grid
     assert "Best score: 6 with value=3" in run.stdout
 
 
+def test_a_sweep_may_be_run_from_another_folder(brim_cli, tmp_path):
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "train.py").write_text(
+        "import json, os, sys, yaml\n"
+        "config = yaml.safe_load(open(sys.argv[1]))\n"
+        "json.dump({'score': config['value']}, open(os.environ['BRIM_RESULT'], 'w'))\n"
+    )
+    (tmp_path / "project" / "grid.yaml").write_text(
+        "command: python train.py {config}\nbase: base.yaml\nsweep: {product: {value: [1, 2]}}\n"
+    )
+    (tmp_path / "project" / "base.yaml").write_text("value: 0\n")
+    run = brim_cli("sweep", "project/grid.yaml", "--json")
+    assert run.returncode == 0, run.stderr
+    document = json.loads(run.stdout)
+    assert document["directory"] == "project/grid.sweep"
+    assert [trial["metrics"] for trial in document["trials"]] == [{"score": 1}, {"score": 2}]
+
+
 def test_results_are_a_table_csv_or_json_sorted_as_asked(brim_cli, grid):
     grid(metric="score")
     brim_cli("sweep", "grid.yaml")

@@ -229,6 +229,14 @@ def test_the_older_form_is_guessed_once_and_never_again(write, tmp_path):
     assert [trial.status for trial in results] == ["done", "done"]
 
 
+def test_a_case_without_its_key_is_refused_before_anything_runs(write):
+    auto = {**FINDING, "case": {"rows": "data.rows"}}
+    path = write("succeed", {"hp.batch_size": {"auto": auto}}, base={"hp": {"batch_size": 1}})
+    with pytest.raises(InputError, match=r"The case rows should be the configuration's data\.rows, but there is no"):
+        run(path)
+    assert not path.with_suffix(".sweep").exists()
+
+
 def test_the_directory_of_another_sweep_is_refused(write, tmp_path):
     run(write("succeed", {"value": [1]}), out=tmp_path / "out")
     with pytest.raises(InputError, match=r"holds the results of another sweep, \.\./grid.yaml"):

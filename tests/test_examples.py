@@ -1,0 +1,60 @@
+"""The sweeps of `examples/` run as they stand, the first trials of each."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+import brim
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+@pytest.fixture
+def examples(tmp_path):
+    shutil.copytree(EXAMPLES, tmp_path / "examples")
+    return tmp_path / "examples"
+
+
+@pytest.mark.slow
+def test_the_video_grid_runs_its_first_three_pairs(examples):
+    base = yaml.safe_load((examples / "video_base.yaml").read_text())
+    base["data"]["num_clips"], base["hp"]["num_epochs"] = 128, 1
+    (examples / "video_base.yaml").write_text(yaml.safe_dump(base))
+    plan = brim.sweep(examples / "video_grid.yaml", dry_run=True)
+    assert plan.num_trials == 9
+    results = brim.sweep(examples / "video_grid.yaml", max_experiments=3)
+    assert [(trial.config["model.type"], trial.config["hp.batch_size"]) for trial in results] == [
+        ("r3d_18", 128),
+        ("mc3_18", 64),
+        ("r2plus1d_18", 128),
+    ]
+    assert [trial.status for trial in results] == ["done"] * 3, [trial.detail for trial in results]
+    assert all(0 <= trial.metrics["accuracy"] <= 1 for trial in results)
+
+
+def test_every_model_of_the_video_grid_trains(examples, monkeypatch):
+    import torch
+
+    monkeypatch.syspath_prepend(examples)
+    from video_models import SMALL, make_model
+
+    grid = yaml.safe_load((examples / "video_grid.yaml").read_text())["sweep"]["zip"]["model_batch"]
+    assert grid["model.type"] == list(SMALL)
+    for name in SMALL:
+        scores = make_model(name, "small")(torch.randn(2, 3, 8, 16, 16))
+        scores.sum().backward()
+        assert scores.shape == (2, 4)
+
+
+@pytest.mark.slow
+def test_each_number_of_crops_gets_the_batch_size_that_fits_it(examples):
+    document = yaml.safe_load((examples / "crops.yaml").read_text())
+    document["sweep"]["product"]["max_crops"] = [2, 13]
+    (examples / "crops.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
+    few, many = brim.sweep(examples / "crops.yaml")
+    assert (few.status, many.status) == ("done", "done"), (few.detail, many.detail)
+    assert few.effective["hp.batch_size"] == 64
+    assert 1 <= many.effective["hp.batch_size"] < 64
+    assert few.metrics["accuracy"] < 0.6 < 0.9 < many.metrics["accuracy"]
