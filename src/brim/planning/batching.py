@@ -74,20 +74,21 @@ class Layout:
 
     @property
     def fingerprint(self) -> int:
-        """A number that differs for layouts of other lengths, another budget or another number of ranks."""
+        """A checksum: other lengths, another budget or another number of ranks have another."""
         return crc32(self.ends, crc32(self.places, crc32(self.buckets)))
 
     def epoch(self, number: int, *, seed: int, shuffle: bool) -> Epoch:
-        """Return the batches of an epoch; the step with the longest samples comes first.
+        """Return the batches of an epoch.
 
-        So where memory does not suffice after all, the first step tells, not one in the middle of the night.
+        The step with the longest samples comes first: where they do not fit after all, that shows at once.
         """
         keys: Sequence[float] = self.buckets
         steps: Sequence[int] = range(self.num_steps)
         if shuffle:
             # Only `random()` itself is promised to give the same numbers in every version of Python.
             draw = Random(f"{seed} {number}").random
-            keys = [bucket + draw() for bucket in self.buckets]
+            # Halved, because 7 + 0.99… may be rounded to 8, the key of a bucket of shorter samples.
+            keys = [bucket + draw() / 2 for bucket in self.buckets]
             steps = [0, *sorted(steps[1:], key=[draw() for _ in steps].__getitem__)]
         order = sorted(range(len(keys)), key=keys.__getitem__)
         samples = array("q", map(order.__getitem__, self.places))

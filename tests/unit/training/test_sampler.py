@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,8 +10,10 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
 import brim
+from brim.devices.catalog import Gpu
 from brim.errors import InputError, LengthError
 
+SIMPLE = Path(__file__).parents[2] / "workloads" / "simple.py"
 LENGTHS = [length for length in range(1, 101) for _ in range(3)]
 
 
@@ -139,6 +142,21 @@ def test_batches_follow_what_was_found_for_each_length():
     for batch in sampler(largest=largest):
         longest = max(LENGTHS[index] for index in batch)
         assert len(batch) <= next(size for length, size in largest.items() if longest <= length)
+
+
+def test_batches_stay_below_what_is_predicted_for_their_longest_sample():
+    gpu = Gpu(name="small", memory_bytes=2**30)
+
+    def predict(rows):
+        return brim.predict(f"{SIMPLE}:Train", gpu=gpu, case={"rows": rows})
+
+    predictions = [predict(rows) for rows in (32, 128)]
+    lengths = list(range(1, 129)) * 20
+    batches = brim.TokenBudgetSampler(lengths, largest=predictions, interpolate=True)
+    assert max(map(len, batches)) > predictions[1].largest
+    for rows in (31, 47, 128):
+        most = max(len(batch) for batch in batches if max(lengths[index] for index in batch) >= rows)
+        assert most <= predict(rows).largest
 
 
 def test_one_bucket_is_as_efficient_as_random_batches_are():
