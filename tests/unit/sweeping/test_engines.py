@@ -86,15 +86,17 @@ def request_for(name, folder, **options):
 
 def run(engine, request, directory):
     engine.start(request, directory)
-    return wait_for_one(engine)
+    (outcome,) = wait_for(engine, 1)
+    return outcome
 
 
-def wait_for_one(engine):
+def wait_for(engine, num_trials):
     deadline = time.monotonic() + LONGEST_SECONDS
-    while time.monotonic() < deadline:
-        for _, outcome in engine.wait(1.0):
-            return outcome
-    raise AssertionError("no trial ended")
+    outcomes = []
+    while len(outcomes) < num_trials:
+        assert time.monotonic() < deadline, f"{len(outcomes)} of {num_trials} trials ended"
+        outcomes += [outcome for _, outcome in engine.wait(1.0)]
+    return outcomes
 
 
 def wait_until(condition):
@@ -172,7 +174,7 @@ def test_stopping_ends_trials_as_interrupted(make_engine, tmp_path):
     engine.start(request_for("hang", tmp_path), tmp_path / "trial")
     (trace,) = wait_until(lambda: list(tmp_path.glob("hangs-*[0-9]")))
     engine.stop()
-    assert wait_for_one(engine).kind is ExitKind.INTERRUPTED
+    assert [outcome.kind for outcome in wait_for(engine, 1)] == [ExitKind.INTERRUPTED]
     child = json.loads(trace.read_text())["config"]["child"]
     wait_until(lambda: not psutil.pid_exists(child))
 
@@ -184,7 +186,7 @@ def test_trials_run_at_the_same_time(make_engine, tmp_path):
         request = request_for("meet", tmp_path, config={"num": 2})
         engine.start(TrialRequest(**{**vars_of(request), "trial_id": name}), tmp_path / name)
     assert engine.num_running == 2
-    assert [wait_for_one(engine).kind for _ in range(2)] == [ExitKind.DONE] * 2
+    assert [outcome.kind for outcome in wait_for(engine, 2)] == [ExitKind.DONE] * 2
 
 
 def vars_of(request):
