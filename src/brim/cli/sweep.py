@@ -30,7 +30,8 @@ class _DefaultsToRun(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-app = typer.Typer(cls=_DefaultsToRun, no_args_is_help=True, help="Run paired and product grids of experiments.")
+_HELP = "Run paired and product grids: `brim sweep FILE.yaml`, then `brim sweep results FILE.yaml`."
+app = typer.Typer(cls=_DefaultsToRun, no_args_is_help=True, help=_HELP)
 
 
 @app.command(_RUN)

@@ -15,9 +15,8 @@ from rich.text import Text
 from brim.sweeping.observer import Outlook, describe_config, describe_result, format_value
 from brim.sweeping.plan import Trial
 from brim.sweeping.results import TrialResult, is_number
-from brim.units import format_seconds
 
-_BAR_WIDTH = 40
+_BAR_WIDTH = 24
 _STYLES = {"done": "green", "oom": "red", "host_oom": "red", "predicted_oom": "dim"}
 _MOST_ROWS = 12
 
@@ -108,7 +107,7 @@ class LiveSweepObserver:
             return Text("")
         table = Table(box=None, show_header=False, padding=(0, 1))
         for trial, since in list(self._running.values())[:_MOST_ROWS]:
-            elapsed = format_seconds(round(time.monotonic() - since))
+            elapsed = clock(time.monotonic() - since)
             table.add_row(self._spinner, describe_config(trial.config, {}), Text(elapsed, "dim"))
         bar = Table(box=None, show_header=False, padding=(0, 1))
         total = self._outlook.num_trials
@@ -127,8 +126,21 @@ class LiveSweepObserver:
             f"{num_failed:,} failed",
         ]
         if self.eta_seconds is not None:
-            parts.append(f"ETA {format_seconds(round(self.eta_seconds))}")
+            parts.append(f"ETA {clock(self.eta_seconds)}")
         if self._best is not None and self._outlook.metric is not None:
             name = self._outlook.metric.name
             parts.append(f"best {name} {format_value(self._best.metrics[name])}")
         return Text(" · ".join(parts))
+
+
+def clock(seconds: float) -> str:
+    """Return a time span as a clock shows it, to the second or, from an hour on, to the minute.
+
+    >>> clock(4.2), clock(75), clock(3 * 3600 + 125)
+    ('4 s', '1 min 15 s', '3 h 2 min')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -66,13 +66,11 @@ def _read(path: Path) -> Any:
 
 
 def _as_number(value: Any) -> Any:
-    """Return a tensor's or an array's only value, what else as text."""
-    if hasattr(value, "item") and getattr(value, "size", 1) is not None:
-        try:
-            return value.item()
-        except (TypeError, ValueError, RuntimeError):
-            return str(value)
-    return value if isinstance(value, (int, float)) else str(value)
+    """Return the only value of a tensor or an array; what else is no number, as text."""
+    try:
+        return value.item()
+    except (AttributeError, TypeError, ValueError, RuntimeError):
+        return value if isinstance(value, (int, float)) else str(value)
 
 
 def _note_failure(path: Path, error: Exception) -> None:

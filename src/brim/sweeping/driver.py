@@ -172,7 +172,6 @@ class Driver:
             find=find,
             find_key=spec.batch_key,
             timeout_seconds=spec.timeout_seconds,
-            resources=spec.resources,
         )
 
     def _hear(self, opened: _Open, outcome: TrialOutcome) -> None:

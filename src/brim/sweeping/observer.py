@@ -104,11 +104,11 @@ def describe_config(config: Mapping[str, Any], effective: Mapping[str, Any]) -> 
     >>> describe_config({"model.type": "s3d", "hp.batch_size": "auto"}, {"hp.batch_size": 24})
     'model.type=s3d hp.batch_size=auto→24'
     """
-    used = {**dict.fromkeys(config), **{key: effective[key] for key in effective}}
     parts = []
-    for key, value in used.items():
-        asked = f"{format_value(config[key])}" if key in config else ""
-        parts.append(f"{key}={asked}" if value is None else f"{key}={asked}→{format_value(value)}")
+    for key in dict.fromkeys((*config, *effective)):
+        asked = format_value(config[key]) if key in config else ""
+        used = f"→{format_value(effective[key])}" if key in effective else ""
+        parts.append(f"{key}={asked}{used}")
     return " ".join(parts)
 
 

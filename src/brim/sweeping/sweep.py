@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,14 +91,15 @@ def sweep(
     directory = sweep_directory(source, out)
     stored = _stored(directory, spec)
     plan = _make_plan(spec, stored, strict=strict, max_experiments=max_experiments, observer=told)
+    run = _Run(plan=plan, directory=directory, retry=retried, observer=told, sinks=sinks)
     if dry_run:
+        run.compare(stored)
         return SweepResults(plan, directory, limit=list_at_most)
     check_runnable(spec.command, spec.function, spec.workdir)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with lock(directory) as lock_fd:
             write_plan(plan, directory)
-            run = _Run(plan=plan, directory=directory, retry=retried, observer=told, sinks=sinks)
             run.compare(stored)
             with closing(make_engine(plan.spec, lock_fd)) as made:
                 run.drive(made)
@@ -140,8 +142,13 @@ class _Run:
         self._directory = directory
         self._observer = observer
         self._sinks = sinks
+        self._retry = retry
         self._frontier = Frontier(plan.spec.policy)
-        self._past = Past(directory, plan, retry=retry, frontier=self._frontier)
+
+    @cached_property
+    def _past(self) -> Past:
+        """What earlier runs left, read when it is first asked for: under the lock, where something is to be run."""
+        return Past(self._directory, self._plan, retry=self._retry, frontier=self._frontier)
 
     def compare(self, stored: StoredPlan | None) -> None:
         """Say what an edited file changes."""

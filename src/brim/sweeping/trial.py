@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from brim.sweeping.config import merge
 from brim.sweeping.hosting import TrialHost
 from brim.sweeping.jobs import Job
 from brim.sweeping.outcome import FAILURE_FILE, LOG_FILE, RESULT_FILE, Exit, ExitKind, TrialOutcome, judge
-from brim.sweeping.resources import Resources
 
 EXIT_FILE = "exit.json"
 _FIND_FILE = "find.json"
@@ -47,7 +46,6 @@ class TrialRequest:
     find: Mapping[str, Any] | None = None
     find_key: str = ""
     timeout_seconds: float | None = None
-    resources: Resources = field(default_factory=Resources)
 
 
 class TrialRun:
@@ -152,7 +150,7 @@ def make_directory(directory: Path, attempt: int) -> None:
 
 
 def recall(directory: Path, attempt: int, find_key: str) -> TrialOutcome | None:
-    """Return the outcome of an attempt that ended when nobody was left to be told of it."""
+    """Return the outcome of an attempt that succeeded when nobody was left to be told of it."""
     try:
         noted = json.loads((directory / EXIT_FILE).read_text())
         found = directory / _FINDING_FILE
@@ -162,7 +160,8 @@ def recall(directory: Path, attempt: int, find_key: str) -> TrialOutcome | None:
     if noted.pop("stamp") != attempt:
         return None
     outcome = dataclasses.replace(judge(Exit(**noted), directory), effective=effective)
-    return None if outcome.kind is ExitKind.INTERRUPTED else outcome
+    # A failure is run again, and so is a success whose metrics did not reach the disk.
+    return outcome if outcome.kind is ExitKind.DONE and outcome.metrics else None
 
 
 def forget(directory: Path) -> None:

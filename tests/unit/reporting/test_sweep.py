@@ -58,7 +58,7 @@ def test_the_live_table_counts_estimates_and_knows_the_best():
     # Five of ten are left, four seconds each, two at once.
     assert view.eta_seconds == pytest.approx(10.0)
     figures = view.figures().plain
-    assert figures == "5/10 · 0 running · 2 done · 1 failed · ETA 10.0 s · best accuracy 0.2"
+    assert figures == "5/10 · 0 running · 2 done · 1 failed · ETA 10 s · best accuracy 0.2"
 
 
 def test_less_is_better_where_the_sweep_says_so():

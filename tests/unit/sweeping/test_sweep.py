@@ -107,7 +107,11 @@ def test_a_limit_runs_the_first_and_the_rest_later(write):
 
 def test_an_edited_file_runs_only_what_is_new_and_says_what_is_gone(write):
     run(write("succeed", {"value": [1, 2, 3]}))
-    results, told = run(write("succeed", {"value": [2, 3, 4, 5]}))
+    path = write("succeed", {"value": [2, 3, 4, 5]})
+    planned, told = run(path, dry_run=True)
+    assert told.notes == ["the sweep was edited: 2 new, 2 kept, 1 gone"]
+    assert [trial.status for trial in planned] == ["done", "done", "planned", "planned"]
+    results, told = run(path)
     assert told.notes == ["the sweep was edited: 2 new, 2 kept, 1 gone"]
     assert [config["value"] for config, _ in told.started_trials] == [4, 5]
     assert [trial.config["value"] for trial in results] == [2, 3, 4, 5]
