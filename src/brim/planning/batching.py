@@ -146,7 +146,7 @@ def _share(
         if not allow_repeats:
             raise InputError(
                 f"{len(filled):,} samples in {len(ends):,} batches cannot make the same number of steps on "
-                f"{num_ranks} ranks: {num_missing} more are needed, and too few batches can be split. "
+                f"{num_ranks} ranks: the last step lacks {num_missing}, and too few batches can be split. "
                 f"Pass allow_repeats=True to repeat {num_missing} of them every epoch, or use fewer ranks."
             )
         begins = [0, *ends]

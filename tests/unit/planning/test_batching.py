@@ -84,7 +84,7 @@ def test_nothing_repeats_while_batches_can_be_split(lengths, num_ranks):
 
 
 def test_fewer_samples_than_ranks_are_refused_with_what_to_do():
-    message = r"2 samples in 1 batches .* 3 ranks: 2 more .* allow_repeats=True to repeat 2"
+    message = r"2 samples in 1 batches .* 3 ranks: the last step lacks 2.* allow_repeats=True to repeat 2"
     with pytest.raises(InputError, match=message):
         lay_out(as_lengths([3, 4]), TokenBudget(max_tokens=100), batches_per_bucket=1, num_ranks=3)
 
