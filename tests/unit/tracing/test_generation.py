@@ -8,7 +8,7 @@ import brim
 from brim.cases import Case
 from brim.tracing import predict, trace
 
-NUM_TOKENS = 8
+NUM_TOKENS = 2  # a prompt so short that the cache, not the prompt, makes the peak
 
 
 class Generate(brim.Workload):
@@ -54,9 +54,9 @@ def test_it_decodes_every_token_once(sample):
 
 
 def test_the_cache_grows_with_what_is_generated():
-    peaks = [predict(Generate, gpu="rtx-3090", case={"new": new}).peak(512).allocated_bytes for new in (16, 64)]
-    # Keys and values of two layers of 32 numbers for each of the 48 tokens more, in float32.
-    assert peaks[1] - peaks[0] > 512 * 48 * 2 * 2 * 32 * 4
+    peaks = [predict(Generate, gpu="rtx-3090", case={"new": new}).peak(512).allocated_bytes for new in (16, 32)]
+    # Keys and values of two layers of 32 numbers for each of the 16 tokens more, in float32.
+    assert peaks[1] - peaks[0] > 512 * 16 * 2 * 2 * 32 * 4
 
 
 def test_a_question_of_the_users_own_is_not_answered():
