@@ -142,19 +142,20 @@ class Server:
     def _trace(
         self, workload_class: type[Workload], request: dict[str, Any], baseline_bytes: int, *, backed: bool
     ) -> None:
-        from brim.tracing import trace_curve
+        import torch
+
+        from brim.tracing import predict_curve, trace_curve
 
         traced: dict[str, Any] = {"say": "traced", "baseline_bytes": baseline_bytes}
+        case = Case(request["case"])
+        near: Any = {"baseline_bytes": baseline_bytes, "limit_bytes": self._limit_bytes, "cap": request["cap"]}
+        device = torch.device(self._device_name)
         try:
-            curve = trace_curve(
-                workload_class,
-                Case(request["case"]),
-                baseline_bytes=baseline_bytes,
-                limit_bytes=self._limit_bytes,
-                cap=request["cap"],
-                steps=request["steps"],
-                backed=backed,
-            )
+            if device.type == "cuda":
+                capability = torch.cuda.get_device_capability(device)
+                curve = predict_curve(workload_class, case, capability=capability, **near)
+            else:
+                curve = trace_curve(workload_class, case, steps=request["steps"], backed=backed, **near)
         except TraceError as error:
             self._emit({**traced, "problem": str(error)})
         else:

@@ -10,11 +10,15 @@ from functools import partial
 from typing import Any
 
 from brim.cases import Case
+from brim.devices.catalog import Gpu
 from brim.devices.cpu import CpuMeter, peak_data_bytes
 from brim.errors import TraceError
 from brim.searching.curve import curve_through, next_to_trace
 from brim.searching.guided import first_slope
 from brim.tracing.backing import Backing
+from brim.tracing.prediction import Prediction
+from brim.tracing.runtime import runtime_here
+from brim.tracing.sizes import TracedSizes
 from brim.tracing.traces import trace
 from brim.workload import Workload
 
@@ -92,6 +96,29 @@ def trace_curve(
             goal = curve_through(curve.live).size_at(curve.target_bytes(limit_bytes), cap=cap)
             curve.slope = first_slope(backed=backed, goal=goal, live=curve.live, grown=curve.grown)
     return curve
+
+
+def predict_curve(
+    workload_class: type[Workload],
+    case: Case,
+    *,
+    capability: tuple[int, int],
+    baseline_bytes: int,
+    limit_bytes: int,
+    cap: int,
+) -> TracedCurve:
+    """Predict the memory near a limit on a CUDA device: what torch's allocator will have reserved."""
+    prediction = Prediction(
+        TracedSizes(workload_class, case, capability=capability),
+        gpu=Gpu(name="cuda", memory_bytes=limit_bytes, capability=capability),
+        runtime=runtime_here(),
+        cap=cap,
+        context=baseline_bytes,
+    )
+    largest = max(1, prediction.largest)
+    sizes = {max(1, largest // 2), largest, min(cap, largest + 1), min(cap, 2 * largest)}
+    reserved = {size: prediction.peak(size).reserved_bytes for size in sorted(sizes)}
+    return TracedCurve(baseline_bytes=baseline_bytes, live=reserved)
 
 
 def _trace_here(workload_class: type[Workload], case: Case, sizes: Sequence[int], steps: int) -> list[dict[str, Any]]:

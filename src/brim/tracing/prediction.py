@@ -44,10 +44,20 @@ class MemoryPeak:
 
 
 class Prediction:
-    """What traces say about one case on one GPU."""
+    """What traces say about one case on one GPU.
+
+    `context` is what the driver keeps for the process, in bytes, where that was measured.
+    """
 
     def __init__(
-        self, traced: TracedSizes, *, gpu: Gpu, runtime: Runtime, fill: float = 1.0, cap: int | None = None
+        self,
+        traced: TracedSizes,
+        *,
+        gpu: Gpu,
+        runtime: Runtime,
+        fill: float = 1.0,
+        cap: int | None = None,
+        context: int | None = None,
     ) -> None:
         self.gpu = gpu
         self.runtime = runtime
@@ -55,6 +65,7 @@ class Prediction:
         self.kind = traced.workload_class.kind
         self.fill = fill
         self.cap = cap
+        self.context_bytes = context_bytes(gpu, runtime) if context is None else context
         self._traced = traced
         self._reserved: dict[tuple[int, int | None], AllocatorPeaks | None] = {}
 
@@ -88,7 +99,7 @@ class Prediction:
         return MemoryPeak(
             allocated_bytes=peaks.allocated_bytes,
             reserved_bytes=peaks.reserved_bytes,
-            device_bytes=peaks.reserved_bytes + context_bytes(self.gpu, self.runtime),
+            device_bytes=peaks.reserved_bytes + self.context_bytes,
         )
 
     def breakdown(self, microbatch: int) -> dict[str, int]:
@@ -160,7 +171,7 @@ class Prediction:
         return self._reserved[key]
 
     def _capacity_bytes(self, doubt_bytes: int = 0) -> int:
-        return int(self.gpu.memory_bytes * self.fill) - context_bytes(self.gpu, self.runtime) - doubt_bytes
+        return int(self.gpu.memory_bytes * self.fill) - self.context_bytes - doubt_bytes
 
     def _search(self, capacity_bytes: int) -> int:
         """Return the largest microbatch that a replay fits into the capacity."""

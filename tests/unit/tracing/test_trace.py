@@ -13,14 +13,18 @@ from torch.profiler import ProfilerActivity, profile
 
 import brim
 from brim.cases import Case
+from brim.devices.catalog import Gpu
 from brim.devices.cpu import CpuMeter, data_bytes
 from brim.errors import TraceError
 from brim.probing.trial import run_trial
-from brim.tracing import trace, trace_curve
+from brim.searching.curve import curve_through
+from brim.tracing import Prediction, predict_curve, trace, trace_curve
 from brim.tracing.backing import Backing
 from brim.tracing.curves import _trace_in_forks
 from brim.tracing.fake import fake_tensors
 from brim.tracing.ledger import Ledger
+from brim.tracing.runtime import Runtime
+from brim.tracing.sizes import TracedSizes
 from brim.workload import prepare
 
 MIB = 2**20
@@ -142,6 +146,23 @@ def test_a_curve_brackets_its_target():
     curve = run_fresh("curve_of(Mlp, target_bytes=500 * MIB)")
     assert min(curve["live"]) <= 500 * MIB <= 1.5 * max(curve["live"])
     assert 1 <= curve["slope"] <= 2
+
+
+def test_on_cuda_the_curve_meets_the_limit_where_the_prediction_does():
+    gpu = Gpu(name="card", memory_bytes=600 * MIB, capability=(8, 6))
+    prediction = Prediction(
+        TracedSizes(Mlp, Case(), capability=gpu.capability), gpu=gpu, runtime=Runtime(), context=100 * MIB
+    )
+    curve = predict_curve(
+        Mlp,
+        Case(),
+        capability=gpu.capability,
+        baseline_bytes=prediction.context_bytes,
+        limit_bytes=gpu.memory_bytes,
+        cap=2**20,
+    )
+    target_bytes = curve.target_bytes(gpu.memory_bytes)
+    assert curve_through(curve.live).size_at(target_bytes, cap=2**20) == prediction.largest > 1
 
 
 def test_what_fake_tensors_cannot_do_is_told_from_the_process_that_traced():
