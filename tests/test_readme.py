@@ -1,4 +1,4 @@
-"""The README's example is run as it stands."""
+"""What the documents say can be typed: the README's example is run as it stands."""
 
 import os
 import re
@@ -6,7 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+PAGES = [README, *(page.read_text() for page in sorted((ROOT / "docs").glob("*.md")))]
 
 
 def test_the_readmes_example_finds_both_cases(tmp_path: Path):
@@ -18,7 +20,7 @@ def test_the_readmes_example_finds_both_cases(tmp_path: Path):
     assert sizes[0] > 2 * sizes[1] > 0
 
 
-def test_every_option_of_the_readme_exists():
+def test_every_option_of_the_documents_exists():
     text = "".join(
         subprocess.run(
             [sys.executable, "-m", "brim", *command.split(), "--help"],
@@ -28,6 +30,12 @@ def test_every_option_of_the_readme_exists():
         ).stdout
         for command in ("find", "plan", "predict", "sweep", "sweep results")
     )
-    options = set(re.findall(r"(--[a-z][a-z-]+)", README)) - {"--help", "--config"}  # the latter is the user's own
+    options = set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", "".join(PAGES))) - {"--help"}
     assert options
     assert options <= set(re.findall(r"(--[a-z][a-z-]+)", text))
+
+
+def test_every_link_of_the_documents_leads_to_a_file():
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+            assert target.startswith("https://") or (page.parent / target).exists(), f"{page.name}: {target}"
