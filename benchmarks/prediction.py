@@ -4,6 +4,7 @@
     python benchmarks/prediction.py timm            # the largest batch of timm's models on an RTX 3090
     python benchmarks/prediction.py xmem            # peaks of training runs, beside four other estimators
     python benchmarks/prediction.py bert            # seven ways to train bert-large on a V100
+    python benchmarks/prediction.py large           # what it takes to trace 70 billion parameters
     python benchmarks/prediction.py timm --limit 20 # a sample, spread over the file
 
 `data/` says where the figures come from. Rows run in two processes; one that was done is not done again: results are
@@ -128,6 +129,25 @@ def bert_row(row: dict[str, Any]) -> dict[str, Any]:
     return {"predicted_mib": round(predicted_mib), "error": predicted_mib / row["measured_mib"] - 1}
 
 
+def large_row(row: dict[str, Any]) -> dict[str, Any]:
+    """Trace a model of 70 billion parameters twice, as a prediction does, and tell what that took."""
+    import resource
+
+    from brim.cases import Case
+    from brim.tracing.sizes import TracedSizes
+    from llama import Llama70b
+
+    started, cpu_started = time.monotonic(), time.process_time()
+    traced = TracedSizes(Llama70b, Case(), capability=tuple(row["capability"]))
+    return {
+        "num_operations": 2 * traced.num_operations,
+        "parameter_bytes": traced.record(4).breakdown()["parameters"],
+        "cpu_seconds": round(time.process_time() - cpu_started, 1),
+        "seconds": round(time.monotonic() - started, 1),
+        "process_peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+    }
+
+
 def _csv_rows(name: str) -> Iterator[dict[str, Any]]:
     with (HERE / "data" / name).open() as lines:
         yield from (row for row in csv.DictReader(lines) if row.get("oom") != "true")
@@ -152,6 +172,7 @@ SETS: dict[str, tuple[Callable[[], Iterator[dict[str, Any]]], Callable[[dict[str
     "timm": (lambda: _csv_rows("timm-rtx3090-train.csv"), timm_row),
     "xmem": (lambda: _csv_rows("xmem-runs.csv"), xmem_row),
     "bert": (_bert_rows, bert_row),
+    "large": (lambda: iter([{"model": "llama-70b", "capability": [9, 0]}]), large_row),
 }
 
 
@@ -173,6 +194,8 @@ def summarize(name: str, results: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the figures that the rows add up to."""
     done = [result for result in results if "problem" not in result]
     summary: dict[str, Any] = {"num_rows": len(results), "num_failed": len(results) - len(done)}
+    if name == "large":
+        return summary | {key: value for key, value in done[0].items() if key != "row"}
     if name == "timm":
         return summary | _summarize_timm(done)
     errors = [abs(result["error"]) for result in done]
