@@ -24,9 +24,6 @@ def command(
         int | None, typer.Option(help="Samples per optimizer step over all ranks.", rich_help_panel=_GOAL)
     ] = None,
     ranks: Annotated[int, typer.Option(help="Data-parallel processes.", rich_help_panel=_GOAL)] = 1,
-    uneven: Annotated[
-        bool, typer.Option("--uneven", help="Let ranks differ by one sample.", rich_help_panel=_GOAL)
-    ] = False,
     largest: Annotated[
         int | None, typer.Option(help="The largest microbatch that fits, e.g. of brim find.", rich_help_panel=_KNOWN)
     ] = None,

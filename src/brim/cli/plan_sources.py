@@ -34,12 +34,12 @@ _MODEL_OPTIONS = ("seq_len", "method", "task", "precision", "optimizer", "lora_r
 _DEVICE_OPTIONS = ("gpu", "memory", "fill", "ladder")
 # Where the largest microbatch can come from, and the options that go with each.
 _GOES_WITH = {
-    "largest": ("effective", "uneven"),
+    "largest": ("effective",),
     "microbatch": ("effective", "accumulation", "largest"),
-    "measured": ("effective", "uneven", "target", "profile", "safety", "gpu", "memory"),
-    "model": ("effective", "uneven", *_MODEL_OPTIONS, *_DEVICE_OPTIONS),
-    "config": ("effective", "uneven", *_MODEL_OPTIONS, *_DEVICE_OPTIONS),
-    "workload": ("effective", "uneven", "case", *_DEVICE_OPTIONS),
+    "measured": ("effective", "target", "profile", "safety", "gpu", "memory"),
+    "model": ("effective", *_MODEL_OPTIONS, *_DEVICE_OPTIONS),
+    "config": ("effective", *_MODEL_OPTIONS, *_DEVICE_OPTIONS),
+    "workload": ("effective", "case", *_DEVICE_OPTIONS),
 }
 _ANYWHERE = ("ranks", "lr", "lr_rule", "beta2", "dataset", "symptom", "timing", "framework", "json", "debug")
 _RULES = ("shapes", "thumb")
@@ -89,7 +89,6 @@ def _wanted(options: Options) -> Wanted:
     return Wanted(
         effective=options.get("effective"),
         ranks=options["ranks"],
-        uneven=options.get("uneven", False),
         ladder=options.get("ladder", False),
         dataset_size=options.get("dataset"),
         symptom=options.get("symptom"),
@@ -150,7 +149,7 @@ def _from_microbatch(options: Options, wanted: Wanted) -> Answer:
             accumulation=options["accumulation"],
             largest=options.get("largest"),
         )
-    return answer_kept_microbatch(wanted, microbatch=options["microbatch"])
+    return answer_kept_microbatch(wanted, microbatch=options["microbatch"], largest=options.get("largest"))
 
 
 def _from_measurement(options: Options, wanted: Wanted) -> Answer:
