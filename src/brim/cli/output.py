@@ -117,6 +117,11 @@ def print_text(markup: str) -> None:
     Console(highlight=False, soft_wrap=True).print(markup)
 
 
+def print_line(text: str) -> None:
+    """Print a line as it is."""
+    Console(highlight=False, soft_wrap=True).print(Text(text))
+
+
 def warn(message: str) -> None:
     """Print a warning on standard error."""
     Console(stderr=True, soft_wrap=True).print(Text.assemble(("warning: ", "yellow"), message))
