@@ -54,6 +54,8 @@ def dots(
     found = [verdict for verdict in _VERDICTS if any(point["verdict"] == verdict for point in points)]
     color = {"domain": found, "range": [_VERDICTS[verdict][0] for verdict in found]}
     shape = {"domain": found, "range": [_VERDICTS[verdict][1] for verdict in found]}
+    legend: Spec | None = None if found == ["fits"] else {}
+    top = _HEADROOM * max([line["y"] for line in lines if "y" in line] + [point["y"] for point in points])
     layers = [] if not curve else [_curve(curve)]
     layers += [layer for line in lines for layer in _line(line)]
     layers.append(
@@ -62,8 +64,13 @@ def dots(
             "mark": {"type": "point", "filled": True, "size": _DOT_AREA, "opacity": 1, "ariaRoleDescription": "probe"},
             "encoding": {
                 **_along(x_title),
-                "y": {"field": "y", "type": "quantitative", "title": y_title},
-                "color": {"field": "verdict", "type": "nominal", "scale": color, "legend": {}},
+                "y": {
+                    "field": "y",
+                    "type": "quantitative",
+                    "title": y_title,
+                    "scale": {"zero": True, "domainMax": top},
+                },
+                "color": {"field": "verdict", "type": "nominal", "scale": color, "legend": legend},
                 "shape": {"field": "verdict", "type": "nominal", "scale": shape},
                 "description": {"field": "tip"},
             },
@@ -148,7 +155,8 @@ def bars(rows: Sequence[Row], *, x_title: str, width: int) -> Spec:
 
 
 def _along(title: str) -> Spec:
-    return {"x": {"field": "x", "type": "quantitative", "title": title, "axis": {"grid": False}}}
+    x = {"field": "x", "type": "quantitative", "title": title, "axis": {"grid": False}, "scale": {"zero": True}}
+    return {"x": x}
 
 
 def _curve(values: Sequence[Row]) -> Spec:
