@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from brim.findings import Finding, Findings, Probe, Verdict
     from brim.planning import BatchPlan, plan
     from brim.planning.packing import pack
+    from brim.project import active_plan
     from brim.sweeping.results import SweepResults
     from brim.sweeping.sweep import sweep
     from brim.tracing import MemoryPeak, Prediction, predict
@@ -40,6 +41,7 @@ _HOMES = {
     "TokenBudgetSampler": "brim.training.sampler",
     "Verdict": "brim.findings",
     "Workload": "brim.workload",
+    "active_plan": "brim.project",
     "audit": "brim.training",
     "collate_packed": "brim.training.packed",
     "find": "brim.finding.find",
@@ -64,6 +66,7 @@ __all__ = [
     "TokenBudgetSampler",
     "Verdict",
     "Workload",
+    "active_plan",
     "audit",
     "collate_packed",
     "find",

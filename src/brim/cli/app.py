@@ -30,7 +30,7 @@ app = typer.Typer(
 )
 app.command("find")(find.command)
 app.command("predict")(predict.command)
-app.command("plan")(plan.command)
+app.add_typer(plan.app, name="plan")
 app.add_typer(sweep.app, name="sweep")
 app.command("report")(report.command)
 app.command("gpus")(gpus.command)

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from brim.planning.batch_plan import describe
+from brim.planning.batch_plan import BatchPlan, equation
 from brim.reporting.page.axes import count, memory, plain
 from brim.reporting.page.section import Part, Section, Snippet, Table
 
 
 def plan_section(data: Mapping[str, Any]) -> Section:
     """Return the section of a document `brim.plan/1`."""
-    planned = data["microbatch"] is not None
+    title = "Nothing fits"
+    if data["microbatch"] is not None:
+        title = equation(BatchPlan(**{key: data[key] for key in ("effective", "accumulation", "ranks")}))
     return Section(
         kind="plan",
-        title=_arithmetic(data) if planned else "Nothing fits",
+        title=title,
         subtitle=f"microbatch × accumulation × ranks = effective batch · {_origin(data)}",
         facts=[
             ("effective batch", count(data["effective"])),
@@ -35,25 +37,6 @@ def plan_section(data: Mapping[str, Any]) -> Section:
             Snippet(title=name, text=paste["text"], note=paste["note"]) for name, paste in data.get("paste", {}).items()
         ],
     )
-
-
-def _arithmetic(data: Mapping[str, Any]) -> str:
-    """Write a plan as people check it.
-
-    >>> _arithmetic({"microbatches": [4, 4, 4], "microbatch": 4, "accumulation": 3, "ranks": 5, "effective": 60})
-    '4 × 3 × 5 = 60'
-    >>> _arithmetic({"microbatches": [34, 33, 33], "microbatch": 34, "accumulation": 3, "ranks": 1, "effective": 100})
-    '34 + 33 + 33 = 100'
-    """
-    if data["microbatch"] * data["accumulation"] * data["ranks"] == data["effective"]:
-        terms = f"{data['microbatch']:,} × {data['accumulation']:,} × {data['ranks']:,}"
-    elif data["ranks"] == 1:
-        terms = describe(data["microbatches"])
-    else:
-        terms = f"({describe(data['microbatches'])}) × {data['ranks']:,}"
-        if sum(data["microbatches"]) * data["ranks"] != data["effective"]:
-            return f"{data['effective']:,} over {data['ranks']:,} uneven ranks"
-    return f"{terms} = {data['effective']:,}"
 
 
 def _origin(data: Mapping[str, Any]) -> str:
