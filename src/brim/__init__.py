@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from brim.training import Accumulator, AuditReport, audit
     from brim.training.packed import collate_packed
     from brim.training.sampler import TokenBudgetSampler
+    from brim.watching.telling import log_step
     from brim.workload import Workload
 
 __version__ = "0.1.0"
@@ -45,6 +46,7 @@ _HOMES = {
     "audit": "brim.training",
     "collate_packed": "brim.training.packed",
     "find": "brim.finding.find",
+    "log_step": "brim.watching.telling",
     "pack": "brim.planning.packing",
     "plan": "brim.planning",
     "predict": "brim.tracing",
@@ -70,6 +72,7 @@ __all__ = [
     "audit",
     "collate_packed",
     "find",
+    "log_step",
     "pack",
     "plan",
     "predict",

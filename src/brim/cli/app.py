@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 import brim
-from brim.cli import demo, find, gpus, history, plan, predict, report, sweep
+from brim.cli import demo, find, gpus, history, plan, predict, report, sweep, watch
 from brim.errors import BrimError
 
 INTERRUPTED = 130
@@ -32,6 +32,7 @@ app.command("find")(find.command)
 app.command("predict")(predict.command)
 app.add_typer(plan.app, name="plan")
 app.add_typer(sweep.app, name="sweep")
+app.command("watch")(watch.command)
 app.command("report")(report.command)
 app.command("gpus")(gpus.command)
 app.command("demo")(demo.command)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from brim.devices.catalog import Gpu
@@ -127,6 +127,11 @@ def print_line(text: str) -> None:
 def say(text: str) -> None:
     """Print a line on standard error, where it does not mix with an answer."""
     Console(stderr=True, highlight=False, soft_wrap=True).print(Text(text))
+
+
+def print_renderable(renderable: RenderableType) -> None:
+    """Print what Rich can draw."""
+    results_console().print(renderable)
 
 
 def print_kept_plans(book: PlanBook, path: Path) -> None:

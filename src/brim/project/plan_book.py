@@ -24,6 +24,7 @@ class KeptPlan:
         source: The command that made it.
         expected: What its job should be seen to use, where that is known.
         verdict: `passed` or `failed`; None where it was not judged yet.
+        step_seconds: The median time of an optimizer step when it last ran well, where it was reported.
     """
 
     number: int
@@ -34,6 +35,7 @@ class KeptPlan:
     expected: Expectation | None = None
     verdict: str | None = None
     judged: datetime | None = None
+    step_seconds: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain data."""
@@ -51,6 +53,7 @@ class KeptPlan:
             "peak_bytes": [expected.peak_low_bytes, expected.peak_high_bytes] if expected else None,
             "verdict": self.verdict,
             "judged": self.judged.isoformat() if self.judged else None,
+            "step_seconds": self.step_seconds,
         }
 
 
@@ -74,14 +77,16 @@ class PlanBook:
         kept = KeptPlan(number=number, made=made, plan=plan, source=source, profile=profile, expected=expected)
         return PlanBook(plans=(*self.plans, kept), active_number=number)
 
-    def with_verdict(self, number: int, verdict: str, *, judged: datetime) -> PlanBook:
-        """Return the book in which a plan ran well or did not."""
-        return replace(
-            self,
-            plans=tuple(
-                replace(plan, verdict=verdict, judged=judged) if plan.number == number else plan for plan in self.plans
-            ),
-        )
+    def with_verdict(
+        self, number: int, verdict: str, *, judged: datetime, step_seconds: float | None = None
+    ) -> PlanBook:
+        """Return the book in which a plan ran well or did not; the step time of a good run is kept."""
+
+        def changed(plan: KeptPlan) -> KeptPlan:
+            seconds = step_seconds if verdict == PASSED and step_seconds is not None else plan.step_seconds
+            return replace(plan, verdict=verdict, judged=judged, step_seconds=seconds)
+
+        return replace(self, plans=tuple(changed(plan) if plan.number == number else plan for plan in self.plans))
 
     def fallback(self) -> KeptPlan | None:
         """Return the newest plan before the one that is used that ran well; None where there is none."""

@@ -19,7 +19,7 @@ from brim.planning.batch_plan import BatchPlan, check_count
 from brim.planning.expectation import Expectation
 from brim.planning.profiles import check_profile
 from brim.project.plan_book import FAILED, PASSED, KeptPlan, PlanBook
-from brim.units import format_bytes, parse_bytes
+from brim.units import format_bytes, parse_bytes, parse_seconds
 
 FILE_NAME = "brim.toml"
 _HEADER = """\
@@ -29,7 +29,16 @@ active = 0
 
 """
 _REQUIRED = {"number": int, "made": datetime, "microbatch": int, "accumulation": int, "ranks": int, "effective": int}
-_OPTIONAL = {"source": str, "profile": str, "memory": str, "peak": list, "verdict": str, "judged": datetime}
+_OPTIONAL = {
+    "source": str,
+    "profile": str,
+    "gpu": str,
+    "memory": str,
+    "peak": list,
+    "verdict": str,
+    "judged": datetime,
+    "step": str,
+}
 _TYPES = {int: "a whole number", str: "a text in quotes", list: "a list of two", datetime: "a date with its time"}
 
 
@@ -124,8 +133,11 @@ def _values(plan: KeptPlan) -> dict[str, Any]:
         "profile": plan.profile,
         "verdict": plan.verdict,
         "judged": plan.judged,
+        "step": None if plan.step_seconds is None else f"{plan.step_seconds * 1000:.4g} ms",
     }
     if plan.expected is not None:
+        if plan.expected.gpu is not None:
+            values["gpu"] = plan.expected.gpu
         values["memory"] = format_bytes(plan.expected.memory_bytes)
         values["peak"] = [format_bytes(plan.expected.peak_low_bytes), format_bytes(plan.expected.peak_high_bytes)]
     return {key: value for key, value in values.items() if value is not None}
@@ -174,6 +186,7 @@ class _Entry:
             expected=self._expectation(),
             verdict=values.get("verdict"),
             judged=values.get("judged"),
+            step_seconds=self._made("step", lambda: parse_seconds(values["step"])) if "step" in values else None,
         )
 
     def _batch_plan(self) -> BatchPlan:
@@ -197,7 +210,7 @@ class _Entry:
             raise self._error("peak", f"peak is {values['peak']!r}, and should be [least, most]")
         memory_bytes = self._made("memory", lambda: parse_bytes(values["memory"]))
         low, high = self._made("peak", lambda: [parse_bytes(size) for size in values["peak"]])
-        return Expectation(memory_bytes=memory_bytes, peak_low_bytes=low, peak_high_bytes=high)
+        return Expectation(memory_bytes=memory_bytes, peak_low_bytes=low, peak_high_bytes=high, gpu=values.get("gpu"))
 
     def _made(self, key: str, make: Any) -> Any:
         try:
