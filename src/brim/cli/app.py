@@ -32,7 +32,8 @@ app.command("find")(find.command)
 app.command("predict")(predict.command)
 app.add_typer(plan.app, name="plan")
 app.add_typer(sweep.app, name="sweep")
-app.command("watch")(watch.command)
+# What follows the first word that is no option belongs to the job.
+app.command("watch", context_settings={"allow_interspersed_args": False})(watch.command)
 app.command("report")(report.command)
 app.command("gpus")(gpus.command)
 app.command("demo")(demo.command)
@@ -64,11 +65,12 @@ def _failed(error: BaseException, code: int, *, as_json: bool) -> int:
 
 def main() -> None:
     """Run the command line and exit with the documented code."""
-    as_json = "--json" in sys.argv
+    own = sys.argv[: sys.argv.index("--")] if "--" in sys.argv else sys.argv
+    as_json = "--json" in own
     try:
         code = app(standalone_mode=False) or 0
     except BrimError as error:
-        if "--debug" in sys.argv:
+        if "--debug" in own:
             raise
         from brim.cli.output import print_error
 

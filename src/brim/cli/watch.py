@@ -17,7 +17,8 @@ from brim.errors import InputError
 if TYPE_CHECKING:
     from brim.project import KeptPlan, PlanBook
     from brim.watching.checklist import Check
-    from brim.watching.job import Job, Observed
+    from brim.watching.following import Show
+    from brim.watching.job import Observed
     from brim.watching.samples import DeviceSample
 
 FAILED = 1
@@ -25,10 +26,6 @@ SCHEMA = "brim.watch/1"
 # A log grows with every line, so it gets fewer of them than a screen.
 _LOG_INTERVAL_SECONDS = 10.0
 _SCREEN_INTERVAL_SECONDS = 1.0
-# How often a job is looked at, whatever is shown: a peak that is shorter may be missed.
-_LOOK_SECONDS = 0.1
-
-Show = Callable[[Sequence["DeviceSample"], str], None]
 
 
 def command(
@@ -67,7 +64,7 @@ def _watch_devices(plan: KeptPlan | None, *, interval_seconds: float | None, cou
         samplers = open_samplers()
         for sampler in samplers:
             stack.callback(sampler.close)
-        note = "" if len(samplers) > 1 else "No NVIDIA driver answers here, so this is the CPU alone. "
+        note = "" if len(samplers) > 1 else "No NVIDIA driver answers here, so this is the CPU alone."
         show, default_seconds = stack.enter_context(_shown(plan, note=note, as_json=as_json, with_job=False))
         wait = stack.enter_context(pressed_keys())
         left = count
@@ -84,45 +81,19 @@ def _watch_job(
 ) -> int:
     from brim.cli.sweep_output import terminate_like_ctrl_c
     from brim.watching.checklist import has_passed, judge
+    from brim.watching.following import follow
     from brim.watching.job import Job
 
     plan = book.active
     with terminate_like_ctrl_c(), ExitStack() as stack:
         show, default_seconds = stack.enter_context(_shown(plan, note="", as_json=as_json, with_job=True))
         job = stack.enter_context(Job(run, output=_passed_through(show, as_json=as_json)))
-        seen = _follow(job, show, interval_seconds or default_seconds)
+        seen = follow(job, show, interval_seconds or default_seconds)
     checks = judge(seen, plan)
     _print_checks(checks, seen, plan, as_json=as_json)
     if path is not None and plan is not None:
-        _note_verdict(path, book, plan, seen, passed=has_passed(checks))
+        _note_verdict(path, book, plan, seen, checks)
     return 0 if has_passed(checks) else FAILED
-
-
-def _follow(job: Job, show: Show, interval_seconds: float) -> Observed:
-    """Look at a job often and show it now and then, until it has ended."""
-    from brim.units import format_bytes, format_seconds
-    from brim.watching.samples import open_samplers
-
-    samplers = open_samplers()
-    started = shown = time.monotonic()
-    try:
-        has_ended = False
-        while not has_ended:
-            devices = [device for sampler in samplers for device in sampler.sample()]
-            held_bytes = job.observe(devices)
-            now = time.monotonic()
-            if now >= shown:
-                told = job.told
-                steps = f", step {told.num_steps:,}" if told.num_steps else ""
-                speed = f", {format_seconds(told.step_seconds)} a step" if told.step_seconds else ""
-                held = f"the job holds {format_bytes(held_bytes)} of the host"
-                show(devices, f"{format_seconds(now - started)}: {held}{steps}{speed}")
-                shown = now + interval_seconds
-            has_ended = job.wait(_LOOK_SECONDS)
-        return job.ended()
-    finally:
-        for sampler in samplers:
-            sampler.close()
 
 
 @contextmanager
@@ -140,10 +111,10 @@ def _shown(plan: KeptPlan | None, *, note: str, as_json: bool, with_job: bool) -
         return
     if not console.is_terminal:
         if note:
-            say(note.strip())
+            say(note)
         yield (lambda devices, job: console.print(log_line(devices, job), soft_wrap=True)), _LOG_INTERVAL_SECONDS
         return
-    view = WatchView(plan=plan, note="" if with_job else f"{note}q leaves", shows_processes=not with_job)
+    view = WatchView(plan=plan, note="" if with_job else f"q leaves  {note}", shows_processes=not with_job)
     with Live(view, console=console, screen=not with_job, auto_refresh=False, transient=with_job) as live:
 
         def show(devices: Sequence[DeviceSample], job: str) -> None:
@@ -193,14 +164,19 @@ def _print_checks(checks: Sequence[Check], seen: Observed, plan: KeptPlan | None
         print_renderable(checklist_table(checks))
 
 
-def _note_verdict(path: Path, book: PlanBook, plan: KeptPlan, seen: Observed, *, passed: bool) -> None:
+def _note_verdict(path: Path, book: PlanBook, plan: KeptPlan, seen: Observed, checks: Sequence[Check]) -> None:
     """Write down how the plan ran, and where it failed say what to go back to."""
     from brim.cli.output import say
     from brim.planning.batch_plan import equation
     from brim.project import write_book
     from brim.project.plan_book import FAILED as PLAN_FAILED
     from brim.project.plan_book import PASSED as PLAN_PASSED
+    from brim.watching.checklist import has_passed, says_something_about_the_plan
 
+    if not says_something_about_the_plan(checks):
+        say(f"The job failed for a reason of its own, so plan {plan.number} is not judged.")
+        return
+    passed = has_passed(checks)
     now = datetime.now(timezone.utc).replace(microsecond=0)
     verdict = PLAN_PASSED if passed else PLAN_FAILED
     write_book(path, book.with_verdict(plan.number, verdict, judged=now, step_seconds=seen.told.step_seconds))

@@ -87,9 +87,8 @@ def write_book(path: Path, book: PlanBook) -> None:
             continue
         table = tomlkit.table()
         table.update(values)
-        table.add(tomlkit.nl())
         entries.append(table)
-    _replace(path, tomlkit.dumps(document).rstrip("\n") + "\n")
+    _replace(path, re.sub(r"(?<!\n)\n\[\[plan\]\]", "\n\n[[plan]]", tomlkit.dumps(document)))
 
 
 def _text(path: Path) -> str:

@@ -12,7 +12,12 @@ from brim.watching.job import Observed
 
 # By how much a step may take longer than when the plan last ran well. A choice.
 SLOWER = 1.25
+_LONGEST_LINE = 120
 _TELL = "call brim.log_step() after each step"
+
+
+ENDED = "ran to its end"
+NO_OOM = "no out-of-memory"
 
 
 class Mark(str, enum.Enum):
@@ -49,25 +54,29 @@ def has_passed(checks: Sequence[Check]) -> bool:
     return all(check.mark is not Mark.FAIL for check in checks)
 
 
+def says_something_about_the_plan(checks: Sequence[Check]) -> bool:
+    """Return whether a verdict on the plan follows: not where the job failed for a reason of its own."""
+    marks = {check.name: check.mark for check in checks}
+    return marks[ENDED] is Mark.PASS or marks[NO_OOM] is Mark.FAIL
+
+
 def _end(seen: Observed) -> Check:
     took = format_seconds(seen.seconds)
     if seen.exit_code == 0:
-        return Check(name="ran to its end", mark=Mark.PASS, text=f"exit code 0 after {took}")
+        return Check(name=ENDED, mark=Mark.PASS, text=f"exit code 0 after {took}")
     how = f"exit code {seen.exit_code}" if seen.exit_code > 0 else f"ended by signal {-seen.exit_code}"
-    return Check(name="ran to its end", mark=Mark.FAIL, text=f"{how} after {took}")
+    return Check(name=ENDED, mark=Mark.FAIL, text=f"{how} after {took}")
 
 
 def _ooms(seen: Observed) -> Check:
-    name = "no out-of-memory"
     if seen.was_oom_killed:
-        return Check(name=name, mark=Mark.FAIL, text="killed while the kernel killed for lack of memory")
+        return Check(name=NO_OOM, mark=Mark.FAIL, text="killed while the kernel killed for lack of memory")
     if seen.told.ooms:
-        return Check(name=name, mark=Mark.FAIL, text=f"{seen.told.ooms:,} counted by torch's allocator")
+        return Check(name=NO_OOM, mark=Mark.FAIL, text=f"{seen.told.ooms:,} counted by torch's allocator")
     if seen.oom_lines:
-        more = f", and {len(seen.oom_lines) - 1:,} lines more" if len(seen.oom_lines) > 1 else ""
-        return Check(name=name, mark=Mark.FAIL, text=f"{seen.oom_lines[0][:120]}{more}")
+        return Check(name=NO_OOM, mark=Mark.FAIL, text=seen.oom_lines[-1][:_LONGEST_LINE])
     where = "none in its output" if seen.told.ooms is None else "none counted by torch's allocator"
-    return Check(name=name, mark=Mark.PASS, text=where)
+    return Check(name=NO_OOM, mark=Mark.PASS, text=where)
 
 
 def _retries(seen: Observed) -> Check:

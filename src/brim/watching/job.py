@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
@@ -25,8 +26,9 @@ from brim.watching.telling import ENVIRONMENT, Told, read_told
 
 Output = Callable[[str, bytes], None]
 _CHUNK_BYTES = 65_536
-# How long a job may take to end itself after Ctrl-C, which reaches it as well.
-GRACE_SECONDS = 30.0
+# After Ctrl-C, which reaches the job as well, it is left alone for so long, then asked to end, then killed.
+_LEAVE_SECONDS = 10.0
+_GRACE_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +98,7 @@ class Job:
         if self._process.poll() is None:
             self._end()
         for reader in self._readers:
-            reader.join(timeout=GRACE_SECONDS)
+            reader.join(timeout=_GRACE_SECONDS)
         self._folder.cleanup()
 
     @property
@@ -137,7 +139,7 @@ class Job:
         """Return what was seen, once the job has ended."""
         code = self._process.wait()
         for reader in self._readers:
-            reader.join(timeout=GRACE_SECONDS)
+            reader.join(timeout=_GRACE_SECONDS)
         told = self.told
         # The kernel's own count for the largest process that was waited for, exact where sampling was too slow. It
         # includes the moment before the job's program began, when it was a copy of this process.
@@ -163,14 +165,13 @@ class Job:
         stream.close()
 
     def _end(self) -> None:
-        """End the job after an interruption: it was told by the terminal, or is told now; in the end it is killed."""
-        self._process.send_signal(signal.SIGINT)
-        if not self.wait(GRACE_SECONDS):
+        if self.wait(_LEAVE_SECONDS):
+            return
+        self._process.terminate()
+        if not self.wait(_GRACE_SECONDS):
             for pid in self.pids:
-                try:
+                with contextlib.suppress(psutil.Error):
                     psutil.Process(pid).kill()
-                except psutil.Error:
-                    continue
             self._process.wait()
 
 
