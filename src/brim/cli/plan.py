@@ -132,12 +132,12 @@ def command(
 
     frameworks = check_frameworks(framework)
     found = answer_from(ctx.params)
+    if save and found.plan is not None:
+        kept_plans.keep(found, profile)
     if json:
         print_json(document(found))
     else:
         print_plan(found, frameworks)
-    if save and found.plan is not None:
-        kept_plans.keep(found, profile)
     return 0 if found.plan is not None else NOTHING_FITS
 
 

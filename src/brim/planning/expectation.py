@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from brim.devices.catalog import Gpu
 from brim.planning.answer import Answer, TracedJob
 
-# By how much a job may differ from what a trace or a formula says, as a share. An assumption, not yet measured.
+# By how much a job may differ from what a trace, a formula or a line says, as a share. An assumption, not yet measured.
 DOUBT = 0.1
 # The kinds of memory that grow with the microbatch.
 _GROWING = ("activations", "inputs", "temporary")
@@ -37,11 +37,11 @@ def expectation_of(found: Answer) -> Expectation | None:
     if found.sizing is not None:
         return _around(found.sizing.held.peak_bytes(microbatch), found.sizing.gpu)
     if found.measurement is not None and microbatch == found.measurement.chosen.batch:
-        chosen = found.measurement.chosen
+        chosen, memory_bytes = found.measurement.chosen, found.measurement.memory_bytes
         return Expectation(
-            memory_bytes=found.measurement.memory_bytes,
-            peak_low_bytes=chosen.line_bytes,
-            peak_high_bytes=min(chosen.worst_bytes, found.measurement.memory_bytes),
+            memory_bytes=memory_bytes,
+            peak_low_bytes=round(chosen.line_bytes * (1 - DOUBT)),
+            peak_high_bytes=min(max(chosen.worst_bytes, round(chosen.line_bytes * (1 + DOUBT))), memory_bytes),
         )
     return None
 

@@ -91,15 +91,17 @@ def _retries(seen: Observed) -> Check:
 
 def _memory(seen: Observed, plan: KeptPlan | None) -> list[Check]:
     names = ("fills what was planned", "peak within its range")
+    peak_bytes = seen.gpu_peak_bytes or seen.host_peak_bytes
+    where = "GPU" if seen.gpu_peak_bytes else "host"
     why = _not_comparable(seen, plan)
     if why is not None:
-        return [Check(name=name, mark=Mark.NOT_SEEN, text=why) for name in names]
+        reached = "" if peak_bytes is None else f"{format_bytes(peak_bytes)} on the {where}; "
+        return [Check(name=name, mark=Mark.NOT_SEEN, text=f"{reached}{why}") for name in names]
     assert plan is not None
     assert plan.expected is not None
-    expected, peak = plan.expected, seen.gpu_peak_bytes or seen.host_peak_bytes or 0
+    expected, peak = plan.expected, peak_bytes or 0
     low, high, memory = expected.peak_low_bytes, expected.peak_high_bytes, expected.memory_bytes
     fill = f"{peak / memory:.0%} of {format_bytes(memory)}, planned at least {low / memory:.0%}"
-    where = "GPU" if seen.gpu_peak_bytes else "host"
     peaked = f"{format_bytes(peak)} on the {where}, planned {format_bytes(low)} to {format_bytes(high)}"
     return [
         Check(name=names[0], mark=Mark.PASS if peak >= low else Mark.FAIL, text=fill),

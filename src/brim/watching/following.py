@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from brim.units import format_bytes, format_seconds
 from brim.watching.job import Job, Observed
-from brim.watching.samples import DeviceSample, open_samplers
+from brim.watching.samples import CpuSampler, DeviceSample, GpuSampler, open_samplers
 
 # How often a job is looked at, whatever is shown: a peak that is shorter may be missed.
 LOOK_SECONDS = 0.1
@@ -22,11 +22,15 @@ def follow(job: Job, show: Show, interval_seconds: float) -> Observed:
     try:
         has_ended = False
         while not has_ended:
-            devices = [device for sampler in samplers for device in sampler.sample()]
-            held_bytes = job.observe(devices)
+            gpus = [device for sampler in samplers if isinstance(sampler, GpuSampler) for device in sampler.sample()]
+            held_bytes = job.observe(gpus)
             now = time.monotonic()
             if now >= next_show:
-                show(devices, _line(job, held_bytes, now - started))
+                # Asking for every process of the host is too dear to do at every look.
+                host = [
+                    device for sampler in samplers if isinstance(sampler, CpuSampler) for device in sampler.sample()
+                ]
+                show([*gpus, *host], _line(job, held_bytes, now - started))
                 next_show = now + interval_seconds
             has_ended = job.wait(LOOK_SECONDS)
         return job.ended()

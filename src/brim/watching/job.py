@@ -123,16 +123,15 @@ class Job:
             return False
         return True
 
-    def observe(self, devices: Sequence[DeviceSample]) -> int:
+    def observe(self, gpus: Sequence[DeviceSample]) -> int:
         """Note what the job holds now of the host and of the GPUs, and return the former."""
         pids = self.pids
         held = [_memory_of(pid) for pid in pids]
         now_bytes = sum(rss for rss, _ in held)
         self._host_peak_bytes = max(self._host_peak_bytes, now_bytes, *(most for _, most in held), 0)
-        for device in devices:
-            on_device = sum(each.used_bytes or 0 for each in device.processes if each.pid in pids)
-            if device.name != "cpu":
-                self._gpu_peak_bytes = max(self._gpu_peak_bytes, on_device)
+        for gpu in gpus:
+            on_gpu = sum(each.used_bytes or 0 for each in gpu.processes if each.pid in pids)
+            self._gpu_peak_bytes = max(self._gpu_peak_bytes, on_gpu)
         return now_bytes
 
     def ended(self) -> Observed:
