@@ -26,7 +26,7 @@ def test_every_option_of_the_readme_exists():
             text=True,
             env={**os.environ, "COLUMNS": "200"},
         ).stdout
-        for command in ("find", "plan", "predict", "sweep", "sweep results")
+        for command in ("find", "plan", "predict", "report", "sweep", "sweep results", "watch")
     )
     options = set(re.findall(r"(--[a-z][a-z-]+)", README)) - {"--help", "--config"}  # the latter is the user's own
     assert options

@@ -107,14 +107,14 @@ def stacked(
     ]
     colors = {"domain": list(kinds), "range": [f"var(--kind-{kind.split()[0]})" for kind in kinds]}
     up: Spec = {"field": "y", "type": "quantitative", "title": y_title, "stack": "zero"}
-    if bands:
-        up["scale"] = {"domainMax": _HEADROOM * max(sum(row[kind] for kind in kinds) for row in rows)}
+    highest = max([sum(row[kind] for kind in kinds) for row in rows] + [line["y"] for line in lines if "y" in line])
+    up["scale"] = {"domainMax": _HEADROOM * highest}
     legend = {"columns": 7 if width >= WIDE_PIXELS else 2}
     area = {
         "data": {"values": values},
         "mark": {"type": "area", "aria": False},
         "encoding": {
-            **_along(x_title),
+            **_along(x_title, is_nice=False),
             "y": up,
             "color": {"field": "kind", "type": "nominal", "scale": colors, "legend": legend, "sort": None},
             "order": {"field": "order"},
@@ -125,7 +125,7 @@ def stacked(
     stripes = {
         "data": {"values": [{"x": row["x"], "tip": row["tip"]} for row in rows]},
         "mark": {"type": "rule", "opacity": 0, "strokeWidth": width / max(1, len(rows)), "ariaRoleDescription": "size"},
-        "encoding": {**_along(x_title), "description": {"field": "tip"}},
+        "encoding": {**_along(x_title, is_nice=False), "description": {"field": "tip"}},
     }
     return {"width": width, "height": _HEIGHT_PIXELS, "layer": [area, *named, stripes]}
 
@@ -154,9 +154,9 @@ def bars(rows: Sequence[Row], *, x_title: str, width: int) -> Spec:
     }
 
 
-def _along(title: str) -> Spec:
-    x = {"field": "x", "type": "quantitative", "title": title, "axis": {"grid": False}, "scale": {"zero": True}}
-    return {"x": x}
+def _along(title: str, *, is_nice: bool = True) -> Spec:
+    scale = {"zero": True, "nice": is_nice}
+    return {"x": {"field": "x", "type": "quantitative", "title": title, "axis": {"grid": False}, "scale": scale}}
 
 
 def _curve(values: Sequence[Row]) -> Spec:

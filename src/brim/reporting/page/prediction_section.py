@@ -58,15 +58,24 @@ def _memory_chart(data: Mapping[str, Any]) -> Chart:
                 **{kind: unit.of(held[kind]) for kind in kinds},
             }
         )
-    line = {"y": unit.of(gpu["memory_bytes"]), "label": f"{gpu['name']} {memory(gpu['memory_bytes'])}"}
+    lines = [{"y": unit.of(gpu["memory_bytes"]), "label": f"{gpu['name']} {memory(gpu['memory_bytes'])}"}]
+    if data["largest"]:
+        lines.append({"x": data["largest"], "label": f"largest {data['largest']:,}"})
     return Chart(
         title="Memory by kind over the microbatch",
-        summary=f"The peak of a step; microbatch {data['largest']:,} is the largest that stays below the line."
-        if data["largest"]
-        else "The peak of a step; not even one sample stays below the line.",
-        **both_widths(stacked, rows, kinds, lines=[line], x_title="microbatch", y_title=f"memory, {unit.name}"),
+        summary=_memory_summary(data["largest"], gpu["memory_bytes"], peaks),
+        **both_widths(stacked, rows, kinds, lines=lines, x_title="microbatch", y_title=f"memory, {unit.name}"),
         table=_kinds_table(peaks, kinds),
     )
+
+
+def _memory_summary(largest: int, memory_bytes: int, peaks: Sequence[Mapping[str, Any]]) -> str:
+    if not largest:
+        return "The peak of a step; not even one sample stays below the line."
+    says = f"The peak of a step; microbatch {largest:,} is the largest that stays below the line."
+    if any(peak["microbatch"] < largest and peak["device_bytes"] > memory_bytes for peak in peaks):
+        says += " Some smaller ones do not: torch's allocator serves some sizes worse."
+    return says
 
 
 def _kinds_table(peaks: Sequence[Mapping[str, Any]], kinds: Sequence[str]) -> Table:
