@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +16,8 @@ import typer
 from brim.errors import InputError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from brim.project import KeptPlan, PlanBook
     from brim.watching.checklist import Check
     from brim.watching.following import Show
@@ -65,13 +68,13 @@ def _watch_devices(plan: KeptPlan | None, *, interval_seconds: float | None, cou
         for sampler in samplers:
             stack.callback(sampler.close)
         note = "" if len(samplers) > 1 else "No NVIDIA driver answers here, so this is the CPU alone."
-        show, default_seconds = stack.enter_context(_shown(plan, note=note, as_json=as_json, with_job=False))
+        display = stack.enter_context(_display(plan, note=note, as_json=as_json, with_job=False))
         wait = stack.enter_context(pressed_keys())
         left = count
         while left is None or left > 0:
-            show([device for sampler in samplers for device in sampler.sample()], "")
+            display.show([device for sampler in samplers for device in sampler.sample()], "")
             left = None if left is None else left - 1
-            if left != 0 and wait(interval_seconds or default_seconds) == "q":
+            if left != 0 and wait(interval_seconds or display.interval_seconds) == "q":
                 break
     return 0
 
@@ -86,9 +89,9 @@ def _watch_job(
 
     plan = book.active
     with terminate_like_ctrl_c(), ExitStack() as stack:
-        show, default_seconds = stack.enter_context(_shown(plan, note="", as_json=as_json, with_job=True))
-        job = stack.enter_context(Job(run, output=_passed_through(show, as_json=as_json)))
-        seen = follow(job, show, interval_seconds or default_seconds)
+        display = stack.enter_context(_display(plan, note="", as_json=as_json, with_job=True))
+        job = stack.enter_context(Job(run, output=_passed_through(display.console, as_json=as_json)))
+        seen = follow(job, display.show, interval_seconds or display.interval_seconds)
     checks = judge(seen, plan)
     _print_checks(checks, seen, plan, as_json=as_json)
     if path is not None and plan is not None:
@@ -96,9 +99,18 @@ def _watch_job(
     return 0 if has_passed(checks) else FAILED
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Display:
+    """How samples are shown, how often, and on which console a live view stands."""
+
+    show: Show
+    interval_seconds: float = _SCREEN_INTERVAL_SECONDS
+    console: Console | None = None
+
+
 @contextmanager
-def _shown(plan: KeptPlan | None, *, note: str, as_json: bool, with_job: bool) -> Iterator[tuple[Show, float]]:
-    """Yield how samples are shown, and how often: JSON lines, a live view, or log lines."""
+def _display(plan: KeptPlan | None, *, note: str, as_json: bool, with_job: bool) -> Iterator[_Display]:
+    """Yield JSON lines, a live view, or log lines."""
     from rich.console import Console
     from rich.live import Live
 
@@ -107,12 +119,15 @@ def _shown(plan: KeptPlan | None, *, note: str, as_json: bool, with_job: bool) -
 
     console = Console(stderr=with_job)
     if as_json:
-        yield (lambda devices, job: _print_json_line(devices=[each.to_dict() for each in devices])), 1.0
+        yield _Display(show=lambda devices, job: _print_json_line(devices=[each.to_dict() for each in devices]))
         return
     if not console.is_terminal:
         if note:
             say(note)
-        yield (lambda devices, job: console.print(log_line(devices, job), soft_wrap=True)), _LOG_INTERVAL_SECONDS
+        yield _Display(
+            show=lambda devices, job: console.print(log_line(devices, job), soft_wrap=True, highlight=False),
+            interval_seconds=_LOG_INTERVAL_SECONDS,
+        )
         return
     view = WatchView(plan=plan, note="" if with_job else f"q leaves  {note}", shows_processes=not with_job)
     with Live(view, console=console, screen=not with_job, auto_refresh=False, transient=with_job) as live:
@@ -121,21 +136,21 @@ def _shown(plan: KeptPlan | None, *, note: str, as_json: bool, with_job: bool) -
             view.update(devices, job=job)
             live.refresh()
 
-        show.console = live.console  # type: ignore[attr-defined]
-        yield show, _SCREEN_INTERVAL_SECONDS
+        yield _Display(show=show, console=live.console)
 
 
-def _passed_through(show: Show, *, as_json: bool) -> Callable[[str, bytes], None]:
+def _passed_through(console: Console | None, *, as_json: bool) -> Callable[[str, bytes], None]:
     """Return where a job's output goes: above a live view, else where it would have gone without brim."""
     from rich.text import Text
 
-    console: Any = getattr(show, "console", None)
-    rest = {"stdout": b"", "stderr": b""}
+    from brim.watching.job import Lines
+
+    lines = {"stdout": Lines(), "stderr": Lines()}
 
     def above(name: str, chunk: bytes) -> None:
-        *lines, rest[name] = (rest[name] + chunk).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-        for line in lines:
-            console.print(Text.from_ansi(line.decode(errors="replace")), soft_wrap=True)
+        assert console is not None
+        for line in lines[name].add(chunk):
+            console.print(Text.from_ansi(line), soft_wrap=True)
 
     def straight(name: str, chunk: bytes) -> None:
         # With --json standard output is brim's alone.

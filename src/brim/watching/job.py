@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -29,6 +30,8 @@ _CHUNK_BYTES = 65_536
 # After Ctrl-C, which reaches the job as well, it is left alone for so long, then asked to end, then killed.
 _LEAVE_SECONDS = 10.0
 _GRACE_SECONDS = 20.0
+# A process that the job left running keeps its output open; it is not waited for.
+_DRAIN_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +56,31 @@ class Observed:
     told: Told
 
 
+class Lines:
+    r"""Chunks of output as lines; a carriage return, as progress bars write it, ends one too.
+
+    >>> lines = Lines()
+    >>> lines.add(b"50%\r100%\ndo"), lines.add(b"ne"), lines.add(b"")
+    (['50%', '100%'], [], ['done'])
+    """
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def add(self, chunk: bytes) -> list[str]:
+        """Return the lines that a chunk completes; an empty chunk is the end and completes the last."""
+        *whole, self._rest = re.split(rb"\r\n|\r|\n", self._rest + chunk)
+        if not chunk and self._rest:
+            whole, self._rest = [*whole, self._rest], b""
+        return [line.decode(errors="replace") for line in whole]
+
+
 class Job:
     """A command and all that it starts; use it as a context manager.
 
     Args:
         command: The program and its arguments.
-        output: Is given every chunk that the job prints, with `stdout` or `stderr`.
+        output: Is given every chunk that the job prints, with `stdout` or `stderr`; an empty one is the end.
     """
 
     def __init__(self, command: Sequence[str], *, output: Output) -> None:
@@ -98,7 +120,7 @@ class Job:
         if self._process.poll() is None:
             self._end()
         for reader in self._readers:
-            reader.join(timeout=_GRACE_SECONDS)
+            reader.join(timeout=_DRAIN_SECONDS)
         self._folder.cleanup()
 
     @property
@@ -138,7 +160,7 @@ class Job:
         """Return what was seen, once the job has ended."""
         code = self._process.wait()
         for reader in self._readers:
-            reader.join(timeout=_GRACE_SECONDS)
+            reader.join(timeout=_DRAIN_SECONDS)
         told = self.told
         # The kernel's own count for the largest process that was waited for, exact where sampling was too slow. It
         # includes the moment before the job's program began, when it was a copy of this process.
@@ -156,11 +178,13 @@ class Job:
         )
 
     def _read(self, name: str, stream: IO[bytes]) -> None:
-        rest = b""
-        while chunk := os.read(stream.fileno(), _CHUNK_BYTES):
+        lines = Lines()
+        has_ended = False
+        while not has_ended:
+            chunk = os.read(stream.fileno(), _CHUNK_BYTES)
+            has_ended = not chunk
             self._output(name, chunk)
-            *lines, rest = (rest + chunk).replace(b"\r", b"\n").split(b"\n")
-            self._oom_lines += [text for line in lines if means_memory(text := line.decode(errors="replace").strip())]
+            self._oom_lines += [line.strip() for line in lines.add(chunk) if means_memory(line)]
         stream.close()
 
     def _end(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -37,7 +38,8 @@ def log_step() -> None:
     if _Clock.last is not None:
         told["step_seconds"] = now - _Clock.last
     _Clock.last = now
-    with Path(path).open("a") as file:  # a line this short is appended whole, whichever rank writes
+    # A line this short is appended whole, whichever rank writes. Nobody may be listening any more.
+    with contextlib.suppress(OSError), Path(path).open("a") as file:
         file.write(json.dumps(told) + "\n")
 
 

@@ -61,6 +61,14 @@ def test_comments_and_other_peoples_tables_survive(path):
     assert read_book(path).active_number == 2
 
 
+def test_a_file_that_others_began_is_taken_over(path):
+    path.write_text('title = "x"\n\n[tool.lint]\nstrict = true  # always\n')
+    book = keep(keep(PlanBook()))
+    write_book(path, book)
+    assert read_book(path) == book
+    assert "strict = true  # always" in path.read_text()
+
+
 def test_rolling_back_skips_what_failed_and_what_was_never_judged(path):
     book = PlanBook()
     for _ in range(4):

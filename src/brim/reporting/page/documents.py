@@ -44,7 +44,8 @@ def _read(source: str) -> Iterator[Document]:
         return
     data = _parse(source, _text(source))
     schema = _check_schema(source, data)
-    for each in data.get("predictions", [data]):
+    several = data.get("predictions")
+    for each in several if isinstance(several, list) else [data]:
         yield Document(source=source, schema=schema, data=each)
 
 
@@ -72,8 +73,7 @@ def _parse(source: str, text: str) -> dict[str, Any]:
 def _check_schema(source: str, data: dict[str, Any]) -> str:
     schema = data.get("schema")
     if schema == "brim.error/1":
-        message = data.get("error", {}).get("message", "no message")
-        raise InputError(f"{source} says that brim failed: {message} Mend that and run it again.")
+        raise InputError(f"{source} says that brim failed: {data.get('error')}. Mend that and run it again.")
     if schema in COMMANDS:
         return str(schema)
     if not isinstance(schema, str) or not schema.startswith("brim."):

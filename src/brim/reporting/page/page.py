@@ -57,10 +57,8 @@ def render_page(documents: Sequence[Document], *, title: str = "brim report") ->
 def _section(document: Document) -> Section:
     try:
         return _SECTIONS[document.schema](document.data)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        if isinstance(error, InputError):
-            raise
-        what = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError) as error:
+        what = f"it lacks {error}" if isinstance(error, KeyError) else str(error).rstrip(".")
         raise InputError(
             f"{document.source} calls itself {document.schema}, but is not as brim writes it: {what}. Write it again."
         ) from error
