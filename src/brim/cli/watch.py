@@ -95,7 +95,7 @@ def _watch_job(
     checks = judge(seen, plan)
     _print_checks(checks, seen, plan, as_json=as_json)
     if path is not None and plan is not None:
-        _note_verdict(path, book, plan, seen, checks)
+        _note_verdict(path, plan, seen, checks)
     return 0 if has_passed(checks) else FAILED
 
 
@@ -179,11 +179,11 @@ def _print_checks(checks: Sequence[Check], seen: Observed, plan: KeptPlan | None
         print_renderable(checklist_table(checks))
 
 
-def _note_verdict(path: Path, book: PlanBook, plan: KeptPlan, seen: Observed, checks: Sequence[Check]) -> None:
+def _note_verdict(path: Path, plan: KeptPlan, seen: Observed, checks: Sequence[Check]) -> None:
     """Write down how the plan ran, and where it failed say what to go back to."""
     from brim.cli.output import say
     from brim.planning.batch_plan import equation
-    from brim.project import write_book
+    from brim.project import read_book, write_book
     from brim.project.plan_book import FAILED as PLAN_FAILED
     from brim.project.plan_book import PASSED as PLAN_PASSED
     from brim.watching.checklist import has_passed, says_something_about_the_plan
@@ -194,6 +194,7 @@ def _note_verdict(path: Path, book: PlanBook, plan: KeptPlan, seen: Observed, ch
     passed = has_passed(checks)
     now = datetime.now(timezone.utc).replace(microsecond=0)
     verdict = PLAN_PASSED if passed else PLAN_FAILED
+    book = read_book(path)  # once more: jobs run for days, and plans are made meanwhile
     write_book(path, book.with_verdict(plan.number, verdict, judged=now, step_seconds=seen.told.step_seconds))
     say(f"Plan {plan.number} {verdict}; noted in {path}.")
     fallback = book.fallback()

@@ -69,6 +69,15 @@ def test_a_job_that_fills_too_little_fails_and_the_way_back_is_offered(brim_cli,
     assert brim_cli("plan", "rollback").stdout == "Plan 1 is active: 8 × 1 × 1 = 8.\n"
 
 
+def test_a_plan_that_is_kept_while_the_job_runs_stays_active(brim_cli, project):
+    save = [sys.executable, "-m", "brim", "plan", "--effective", "4", "--largest", "4", "--save"]
+    run = brim_cli("watch", "--json", "--", *save)
+    assert "Kept as plan 3" in run.stderr
+    listed = json.loads(brim_cli("plan", "history", "--json").stdout)
+    assert listed["active"] == 3
+    assert listed["plans"][1]["verdict"] is not None
+
+
 def test_a_job_with_a_mistake_of_its_own_fails_and_the_plan_is_not_judged(brim_cli, project):
     run = brim_cli("watch", sys.executable, "-c", "print('to stdout'); undefined")
     assert run.returncode == 1
