@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from brim.cli.find import NOTHING_FITS
+from brim.cli.groups import DefaultsToFirst
 from brim.errors import BrimError, DeviceError, InputError, SweepStoppedError
 
 if TYPE_CHECKING:
@@ -19,25 +19,13 @@ if TYPE_CHECKING:
 FAILED = 1
 # Ends of a trial that answer the question which pairs fit, as `done` does.
 _ANSWERS = {"done", "oom", "predicted_oom"}
-_RUN = "run"
 # A server that does not answer is given up after seconds; MLflow's own settings try for minutes.
 _MLFLOW_PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
-
-
-class _DefaultsToRun(TyperGroup):
-    """A group whose first word is a sweep file unless it names a command."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands:
-            args = [_RUN, *args]
-        return super().parse_args(ctx, args)
-
-
 _HELP = "Run paired and product grids: `brim sweep FILE.yaml`, then `brim sweep results FILE.yaml`."
-app = typer.Typer(cls=_DefaultsToRun, no_args_is_help=True, help=_HELP)
+app = typer.Typer(cls=DefaultsToFirst, no_args_is_help=True, help=_HELP)
 
 
-@app.command(_RUN)
+@app.command("run")
 def command(
     file: Annotated[Path, typer.Argument(help="The sweep file, in YAML.", metavar="FILE")],
     out: Annotated[

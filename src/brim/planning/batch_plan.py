@@ -176,6 +176,22 @@ def describe(microbatches: Sequence[int]) -> str:
     return " + ".join(f"{count:,} × {size:,}" if count > 1 else f"{size:,}" for size, count in counts.items())
 
 
+def equation(plan: BatchPlan) -> str:
+    """Write a plan as people check it.
+
+    >>> equation(BatchPlan(effective=60, accumulation=3, ranks=5)), equation(BatchPlan(effective=100, accumulation=3))
+    ('4 × 3 × 5 = 60', '34 + 33 + 33 = 100')
+    >>> equation(BatchPlan(effective=100, accumulation=3, ranks=2)), equation(BatchPlan(effective=7, ranks=2))
+    ('(17 + 17 + 16) × 2 = 100', '7 over 2 ranks that differ')
+    """
+    if plan.is_even:
+        return f"{plan.microbatch:,} × {plan.accumulation:,} × {plan.ranks:,} = {plan.effective:,}"
+    if not plan.ranks_are_even:
+        return f"{plan.effective:,} over {plan.ranks:,} ranks that differ"
+    terms = describe(plan.microbatches)
+    return f"{terms if plan.ranks == 1 else f'({terms}) × {plan.ranks:,}'} = {plan.effective:,}"
+
+
 def _notes(planned: BatchPlan) -> tuple[str, ...]:
     notes = []
     if not planned.is_even:

@@ -18,11 +18,16 @@ from brim.tracing.overheads import CONTEXT_DOUBT_BYTES, context_bytes, cublas_by
 from brim.tracing.remedies import remedy
 from brim.tracing.runtime import Runtime, runtime_here
 from brim.tracing.sizes import TracedSizes
+from brim.tracing.timeline import timeline
 from brim.workload import Workload, check_class, load
 
 SCHEMA = "brim.prediction/1"
 # How many modules are named.
 NUM_MODULES = 10
+# Sizes of the curve of memory over the microbatch: enough to draw it, few enough to replay.
+NUM_CURVE_SIZES = 8
+# How far beyond the size that is shown the curve goes, as a share, so that it is seen to pass the device's memory.
+_BEYOND = 0.15
 # By how much the memory of a job may differ from its prediction, as a share: what the libraries take for themselves.
 # An assumption, not yet measured.
 DOUBT = 0.05
@@ -139,6 +144,15 @@ class Prediction:
             "modules": [
                 {"name": name, "bytes": size} for name, size in list(self.modules(shown).items())[:NUM_MODULES]
             ],
+            "curve": [
+                {"microbatch": size, "device_bytes": self.peak(size).device_bytes, "breakdown": self.breakdown(size)}
+                # Off the line every size is a trace of its own.
+                for size in (_curve_sizes(shown) if self.is_exact else sizes)
+            ],
+            "timeline": {
+                "microbatch": shown,
+                "points": [point.to_dict() for point in timeline(self._traced.record(shown))],
+            },
         }
 
     def missing_bytes(self, microbatch: int = 1) -> int:
@@ -254,3 +268,10 @@ def predict_all(
 def _check_microbatch(microbatch: Any, name: str = "microbatch") -> None:
     if not isinstance(microbatch, int) or isinstance(microbatch, bool) or microbatch < 1:
         raise InputError(f"{name} is {microbatch!r}. Use a whole number of at least 1.")
+
+
+def _curve_sizes(shown: int) -> list[int]:
+    """Return sizes from 1 to a little beyond the one that is shown, itself among them."""
+    most = max(shown + 1, int(shown * (1 + _BEYOND)))
+    between = {round(1 + (most - 1) * step / (NUM_CURVE_SIZES - 1)) for step in range(NUM_CURVE_SIZES)}
+    return sorted({*between, shown, shown + 1})
