@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -22,6 +22,8 @@ from brim.tracing.timeline import timeline
 from brim.workload import Workload, check_class, load
 
 SCHEMA = "brim.prediction/1"
+# How many sizes just below an answer must fit as well.
+_NEIGHBOURS = 4
 # How many modules are named.
 NUM_MODULES = 10
 # Sizes of the curve of memory over the microbatch: enough to draw it, few enough to replay.
@@ -196,17 +198,27 @@ class Prediction:
 
         if not fits(1):
             return 0
-        low, high = 1, 2
-        while high < cap and fits(high):
-            low, high = high, high * 2
-        if high >= cap:
-            if fits(cap):
-                return cap
-            high = cap
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if fits(middle) else (low, middle)
-        return low
+        largest = _largest(fits, cap=cap)
+        # The allocator may serve one size by luck and not those just below it: an answer has neighbours that fit.
+        near = _NEIGHBOURS if self.is_exact else 0  # else each would cost a trace
+        while unsteady := [size for size in range(max(1, largest - near), largest) if not fits(size)]:
+            largest = _largest(fits, cap=unsteady[0] - 1)
+        return largest
+
+
+def _largest(fits: Callable[[int], bool], *, cap: int) -> int:
+    """Return the largest size up to `cap` that fits, where 1 does, by doubling and then halving the step."""
+    low, high = 1, 2
+    while high < cap and fits(high):
+        low, high = high, high * 2
+    if high >= cap:
+        if fits(cap):
+            return cap
+        high = cap
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
 
 
 def predict(
