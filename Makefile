@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 JOBS   ?= 2
 
-.PHONY: help demo test test-gpu check lint types imports benchmark clean
+.PHONY: help demo browser test test-gpu check lint types imports benchmark clean
 
 help:
 	@echo "make demo       run the main job on a built-in workload"
@@ -35,7 +35,16 @@ $(VENV)/.installed-benchmarks: $(VENV)/.installed
 demo: $(VENV)/.installed
 	$(BIN)/brim demo
 
-test: $(VENV)/.installed-dev
+# The tests of `brim report` look at its page in a real browser, which pip cannot install. Debian's is taken where
+# there is none, else the one that Playwright brings along.
+browser: $(VENV)/.installed-dev
+	@command -v chromium || command -v chromium-browser || command -v google-chrome || { \
+	  apt="apt-get -o Acquire::Retries=3"; [ "$$(id -u)" = 0 ] || apt="sudo -n $$apt"; \
+	  { $$apt update -qq; $$apt install -y -qq --no-install-recommends chromium; } >/dev/null \
+	  || $(BIN)/playwright install chromium \
+	  || { echo "The tests need a browser. Install Chromium: apt-get install chromium"; exit 1; }; }
+
+test: $(VENV)/.installed-dev browser
 	$(BIN)/python -m pytest -n $(JOBS) -m "not gpu" $(ARGS)
 
 test-gpu: $(VENV)/.installed-dev

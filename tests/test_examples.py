@@ -1,6 +1,8 @@
-"""The sweeps of `examples/` run as they stand, the first trials of each."""
+"""What is in `examples/` runs as it stands; of sweeps the first trials."""
 
+import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -58,3 +60,14 @@ def test_each_number_of_crops_gets_the_batch_size_that_fits_it(examples):
     assert few.effective["hp.batch_size"] == 64
     assert 1 <= many.effective["hp.batch_size"] < 64
     assert few.metrics["accuracy"] < 0.6 < 0.9 < many.metrics["accuracy"]
+
+
+def test_a_script_takes_its_batch_from_the_project_and_is_judged(brim_cli, examples, tmp_path):
+    (tmp_path / ".git").mkdir()
+    assert brim_cli("plan", "--effective", "4", "--largest", "2", "--save").returncode == 0
+    run = brim_cli("watch", "--json", "--", sys.executable, "examples/watched.py")
+    assert run.returncode == 0, run.stderr
+    marks = {check["name"]: check["mark"] for check in json.loads(run.stdout.splitlines()[-1])["checks"]}
+    assert marks["ran to its end"] == "pass"
+    assert marks["peak within its range"] == "not seen"
+    assert json.loads(brim_cli("plan", "history", "--json").stdout)["plans"][0]["step_seconds"] > 0

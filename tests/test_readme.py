@@ -8,6 +8,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+COMMANDS = (
+    "find",
+    "predict",
+    "plan make",
+    "plan history",
+    "plan rollback",
+    "report",
+    "sweep run",
+    "sweep results",
+    "watch",
+)
 PAGES = [README, *(page.read_text() for page in sorted((ROOT / "docs").glob("*.md")))]
 
 
@@ -28,7 +39,7 @@ def test_every_option_of_the_documents_exists():
             text=True,
             env={**os.environ, "COLUMNS": "200"},
         ).stdout
-        for command in ("find", "plan", "predict", "sweep", "sweep results")
+        for command in COMMANDS
     )
     options = set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", "".join(PAGES))) - {"--help"}
     assert options

@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from brim.findings import Finding, Findings, Probe, Verdict
     from brim.planning import BatchPlan, plan
     from brim.planning.packing import pack
+    from brim.project import active_plan
     from brim.sweeping.results import SweepResults
     from brim.sweeping.sweep import sweep
     from brim.tracing import MemoryPeak, Prediction, predict
     from brim.training import Accumulator, AuditReport, audit
     from brim.training.packed import collate_packed
     from brim.training.sampler import TokenBudgetSampler
+    from brim.watching.telling import log_step
     from brim.workload import Workload
 
 __version__ = "0.1.0"
@@ -40,9 +42,11 @@ _HOMES = {
     "TokenBudgetSampler": "brim.training.sampler",
     "Verdict": "brim.findings",
     "Workload": "brim.workload",
+    "active_plan": "brim.project",
     "audit": "brim.training",
     "collate_packed": "brim.training.packed",
     "find": "brim.finding.find",
+    "log_step": "brim.watching.telling",
     "pack": "brim.planning.packing",
     "plan": "brim.planning",
     "predict": "brim.tracing",
@@ -64,9 +68,11 @@ __all__ = [
     "TokenBudgetSampler",
     "Verdict",
     "Workload",
+    "active_plan",
     "audit",
     "collate_packed",
     "find",
+    "log_step",
     "pack",
     "plan",
     "predict",

@@ -5,7 +5,8 @@ The tree, with the built-in each class also is and the exit code of the command 
     BrimError                                      1
     ├── InputError (ValueError)                    2   a value that cannot be used
     │   ├── WorkloadNotFoundError (LookupError)    2   no such file, module or name; not a Workload
-    │   └── LengthError                            2   a sample longer than what fits
+    │   ├── LengthError                            2   a sample longer than what fits
+    │   └── PlanFileError                          2   a brim.toml that makes no sense, with the line
     ├── WorkloadError (RuntimeError)               1   the user's code failed; carries its traceback
     │   └── IdleStepError                          1   a step ran and did no work
     ├── UnclearError (RuntimeError)                1   a probe died or hung three times for no known reason
@@ -22,6 +23,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from brim.findings import Findings
 
 
@@ -58,6 +61,20 @@ class LengthError(InputError):
         super().__init__(message)
         self.indices = indices
         self.longest = longest
+
+
+class PlanFileError(InputError):
+    """A `brim.toml` that makes no sense.
+
+    Attributes:
+        path: The file.
+        line: Where in it, from 1.
+    """
+
+    def __init__(self, path: Path, line: int, what: str) -> None:
+        super().__init__(f"{path}, line {line}: {what}. Mend the line, or restore the file from version control.")
+        self.path = path
+        self.line = line
 
 
 class WorkloadError(BrimError, RuntimeError):

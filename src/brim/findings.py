@@ -195,3 +195,18 @@ class Findings:
             "strategy": self.strategy,
             "findings": [finding.to_dict() for finding in self.findings],
         }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Findings:
+        """Read what `to_dict` wrote."""
+        device = data["device"]
+        return cls(
+            workload=data["workload"],
+            kind=data["kind"],
+            device_name=device["name"],
+            memory_bytes=device["memory_bytes"],
+            fill=device["fill"],
+            strategy=data["strategy"],
+            findings=tuple(Finding.from_dict(finding) for finding in data["findings"]),
+            ranks=data["ranks"],
+        )

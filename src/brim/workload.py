@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import importlib.util
 import inspect
@@ -90,8 +91,7 @@ def load_object(address: str) -> Any:
     found: Any = module
     for part in name.split("."):
         if not hasattr(found, part):
-            names = sorted(_workloads_in(module)) or ["none"]
-            raise WorkloadNotFoundError(f"{target} has no {name!r}. Workloads defined there: {', '.join(names)}.")
+            raise WorkloadNotFoundError(f"{target} has no {name!r}.{_names_in(module, name)}")
         found = getattr(found, part)
     return found
 
@@ -155,6 +155,16 @@ def _import_module(target: str, address: str) -> ModuleType:
                 "or give the workload as file.py:Name."
             ) from error
         raise
+
+
+def _names_in(module: ModuleType, name: str) -> str:
+    """Return a sentence on what is there instead of a name."""
+    public = [each for each in vars(module) if not each.startswith("_")]
+    near = difflib.get_close_matches(name, public, n=1)
+    if near:
+        return f" Did you mean {near[0]}?"
+    workloads = sorted(_workloads_in(module))
+    return f" Workloads defined there: {', '.join(workloads)}." if workloads else ""
 
 
 def _workloads_in(module: ModuleType) -> list[str]:

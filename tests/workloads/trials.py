@@ -30,6 +30,14 @@ def fail(config):
     raise ValueError(f"cannot learn from {config['value']}")
 
 
+def report_and_fail(config):
+    """Report a score, and fail where the value is a bad one."""
+    Path(os.environ["BRIM_RESULT"]).write_text(json.dumps({"score": config["value"]}))
+    if config["value"] == config["bad"]:
+        raise ValueError("bad")
+    return {"score": config["value"]}
+
+
 def run_out(config):
     raise MemoryError
 

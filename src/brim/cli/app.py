@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 import brim
-from brim.cli import demo, find, gpus, history, plan, predict, sweep
+from brim.cli import demo, find, gpus, history, plan, predict, report, sweep, watch
 from brim.errors import BrimError
 
 INTERRUPTED = 130
@@ -30,8 +30,11 @@ app = typer.Typer(
 )
 app.command("find")(find.command)
 app.command("predict")(predict.command)
-app.command("plan")(plan.command)
+app.add_typer(plan.app, name="plan")
 app.add_typer(sweep.app, name="sweep")
+# What follows the first word that is no option belongs to the job.
+app.command("watch", context_settings={"allow_interspersed_args": False})(watch.command)
+app.command("report")(report.command)
 app.command("gpus")(gpus.command)
 app.command("demo")(demo.command)
 app.command("history")(history.command)
@@ -62,11 +65,12 @@ def _failed(error: BaseException, code: int, *, as_json: bool) -> int:
 
 def main() -> None:
     """Run the command line and exit with the documented code."""
-    as_json = "--json" in sys.argv
+    own = sys.argv[: sys.argv.index("--")] if "--" in sys.argv else sys.argv
+    as_json = "--json" in own
     try:
         code = app(standalone_mode=False) or 0
     except BrimError as error:
-        if "--debug" in sys.argv:
+        if "--debug" in own:
             raise
         from brim.cli.output import print_error
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from brim.devices.catalog import Gpu
@@ -19,6 +19,8 @@ from brim.finding import LogObserver, Observer
 from brim.findings import Findings
 from brim.history import Remembered
 from brim.planning.answer import Answer
+from brim.project import PlanBook
+from brim.reporting.kept_plans import kept_plans_table
 from brim.reporting.live import LiveObserver
 from brim.reporting.plan import plan_report
 from brim.reporting.prediction import Predicted, answer_table, gpus_table, legend, memory_table, modules_table
@@ -115,6 +117,26 @@ def print_gpus(gpus: Sequence[Gpu]) -> None:
 def print_text(markup: str) -> None:
     """Print a text with Rich's markup."""
     Console(highlight=False, soft_wrap=True).print(markup)
+
+
+def print_line(text: str) -> None:
+    """Print a line as it is."""
+    Console(highlight=False, soft_wrap=True).print(Text(text))
+
+
+def say(text: str) -> None:
+    """Print a line on standard error, where it does not mix with an answer."""
+    Console(stderr=True, highlight=False, soft_wrap=True).print(Text(text))
+
+
+def print_renderable(renderable: RenderableType) -> None:
+    """Print what Rich can draw."""
+    results_console().print(renderable)
+
+
+def print_kept_plans(book: PlanBook, path: Path) -> None:
+    """Print the plans of a project."""
+    results_console().print(kept_plans_table(book, path))
 
 
 def warn(message: str) -> None:

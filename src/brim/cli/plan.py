@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
+from brim.cli import kept_plans
 from brim.cli.find import NOTHING_FITS
+from brim.cli.groups import DefaultsToFirst
 
 _GOAL = "What you want"
 _KNOWN = "What fits, if you know it"
@@ -17,16 +19,20 @@ _TRACED = "… from your own workload, traced"
 _DEVICE = "The device, for the last three"
 _ADVICE = "Advice"
 
+app = typer.Typer(cls=DefaultsToFirst, help="Plan microbatch × accumulation × ranks, and keep plans in brim.toml.")
 
+
+@app.command("make")
 def command(
     ctx: typer.Context,
     effective: Annotated[
         int | None, typer.Option(help="Samples per optimizer step over all ranks.", rich_help_panel=_GOAL)
     ] = None,
     ranks: Annotated[int, typer.Option(help="Data-parallel processes.", rich_help_panel=_GOAL)] = 1,
-    uneven: Annotated[
-        bool, typer.Option("--uneven", help="Let ranks differ by one sample.", rich_help_panel=_GOAL)
-    ] = False,
+    profile: Annotated[
+        str | None,
+        typer.Option(help="How much of what fits to take: conservative, balanced, aggressive.", rich_help_panel=_GOAL),
+    ] = None,
     largest: Annotated[
         int | None, typer.Option(help="The largest microbatch that fits, e.g. of brim find.", rich_help_panel=_KNOWN)
     ] = None,
@@ -42,9 +48,6 @@ def command(
     ] = None,
     target: Annotated[
         str | None, typer.Option(help="What the job may use, 35GB. Default: 0.9 of all.", rich_help_panel=_MEASURED)
-    ] = None,
-    profile: Annotated[
-        str | None, typer.Option(help="conservative (default), balanced, aggressive.", rich_help_panel=_MEASURED)
     ] = None,
     safety: Annotated[
         float | None, typer.Option(help="Instead of a profile: divide by this.", rich_help_panel=_MEASURED)
@@ -99,6 +102,9 @@ def command(
     framework: Annotated[
         str, typer.Option(help="To paste: transformers, accelerate, lightning, deepspeed, torch or all.")
     ] = "transformers",
+    save: Annotated[
+        bool, typer.Option("--save", help="Keep the plan in brim.toml; it is the active one then.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show brim's own traceback on errors.")] = False,
 ) -> int:
@@ -113,6 +119,8 @@ def command(
     brim plan --effective 64 --model 7b --gpu a100-80gb --method lora
 
     brim plan --effective 256 --workload train.py:Finetune --gpu rtx-3090
+
+    `brim plan history` lists the plans that were kept with --save, `brim plan rollback` goes back to one.
     """
     from brim.cli.output import print_json, print_plan
     from brim.cli.plan_sources import answer_from
@@ -121,8 +129,14 @@ def command(
 
     frameworks = check_frameworks(framework)
     found = answer_from(ctx.params)
+    if save and found.plan is not None:
+        kept_plans.keep(found, profile)
     if json:
         print_json(document(found))
     else:
         print_plan(found, frameworks)
     return 0 if found.plan is not None else NOTHING_FITS
+
+
+app.command("history")(kept_plans.history_command)
+app.command("rollback")(kept_plans.rollback_command)

@@ -22,6 +22,7 @@ from brim.planning.answer import (
 from brim.planning.configs import read_config
 from brim.planning.footprint import LORA_RANK, Training
 from brim.planning.measurement import Measured, extrapolate
+from brim.planning.profiles import FILLS, check_profile, share_of
 from brim.planning.shapes import ModelShape, find_model
 from brim.planning.sizing import size_up
 from brim.planning.thumb import rule_of_thumb
@@ -31,17 +32,17 @@ from brim.workload import check_address
 DEFAULT_FILL = 0.9
 DEFAULT_SEQ_LEN = 2048
 _MODEL_OPTIONS = ("seq_len", "method", "task", "precision", "optimizer", "lora_rank", "rule")
-_DEVICE_OPTIONS = ("gpu", "memory", "fill", "ladder")
+_DEVICE_OPTIONS = ("gpu", "memory", "fill", "profile", "ladder")
 # Where the largest microbatch can come from, and the options that go with each.
 _GOES_WITH = {
-    "largest": ("effective", "uneven"),
+    "largest": ("effective", "profile"),
     "microbatch": ("effective", "accumulation", "largest"),
-    "measured": ("effective", "uneven", "target", "profile", "safety", "gpu", "memory"),
-    "model": ("effective", "uneven", *_MODEL_OPTIONS, *_DEVICE_OPTIONS),
-    "config": ("effective", "uneven", *_MODEL_OPTIONS, *_DEVICE_OPTIONS),
-    "workload": ("effective", "uneven", "case", *_DEVICE_OPTIONS),
+    "measured": ("effective", "target", "profile", "safety", "gpu", "memory"),
+    "model": ("effective", *_MODEL_OPTIONS, *_DEVICE_OPTIONS),
+    "config": ("effective", *_MODEL_OPTIONS, *_DEVICE_OPTIONS),
+    "workload": ("effective", "case", *_DEVICE_OPTIONS),
 }
-_ANYWHERE = ("ranks", "lr", "lr_rule", "beta2", "dataset", "symptom", "timing", "framework", "json", "debug")
+_ANYWHERE = ("ranks", "lr", "lr_rule", "beta2", "dataset", "symptom", "timing", "framework", "save", "json", "debug")
 _RULES = ("shapes", "thumb")
 
 Options = Mapping[str, Any]
@@ -89,7 +90,6 @@ def _wanted(options: Options) -> Wanted:
     return Wanted(
         effective=options.get("effective"),
         ranks=options["ranks"],
-        uneven=options.get("uneven", False),
         ladder=options.get("ladder", False),
         dataset_size=options.get("dataset"),
         symptom=options.get("symptom"),
@@ -126,6 +126,14 @@ def _gpu(options: Options) -> Gpu:
     raise InputError("Which GPU? Pass --gpu rtx-3090 (`brim gpus` lists all) or --memory 24GB.")
 
 
+def _fill(options: Options) -> float:
+    if "profile" not in options:
+        return float(options.get("fill", DEFAULT_FILL))
+    if "fill" in options:
+        raise InputError("--profile and --fill each say how much may be used. Pass one of them.")
+    return FILLS[check_profile(options["profile"])]
+
+
 def _from_largest(options: Options, wanted: Wanted) -> Answer:
     if wanted.effective is None:
         raise InputError("Which effective batch? Pass for example --effective 256.")
@@ -134,7 +142,8 @@ def _from_largest(options: Options, wanted: Wanted) -> Answer:
             f"--largest is {options['largest']}: nothing fits, so there is nothing to plan. "
             "See what would save memory: brim plan --workload file.py:Name --gpu NAME"
         )
-    return answer_largest(wanted, options["largest"])
+    largest = options["largest"]
+    return answer_largest(wanted, share_of(largest, options["profile"]) if "profile" in options else largest)
 
 
 def _from_microbatch(options: Options, wanted: Wanted) -> Answer:
@@ -150,7 +159,7 @@ def _from_microbatch(options: Options, wanted: Wanted) -> Answer:
             accumulation=options["accumulation"],
             largest=options.get("largest"),
         )
-    return answer_kept_microbatch(wanted, microbatch=options["microbatch"])
+    return answer_kept_microbatch(wanted, microbatch=options["microbatch"], largest=options.get("largest"))
 
 
 def _from_measurement(options: Options, wanted: Wanted) -> Answer:
@@ -184,7 +193,7 @@ def _from_model(options: Options, wanted: Wanted) -> Answer:
     gpu, rule = _gpu(options), options.get("rule", "shapes")
     if rule not in _RULES:
         raise InputError(f"There is no rule {rule!r}. Use one of: {', '.join(_RULES)}.")
-    sizing = size_up(shape, training, gpu=gpu, fill=options.get("fill", DEFAULT_FILL), ranks=wanted.ranks)
+    sizing = size_up(shape, training, gpu=gpu, fill=_fill(options), ranks=wanted.ranks)
     if rule == "shapes":
         return answer_sizing(wanted, sizing)
     thumb = rule_of_thumb(
@@ -211,7 +220,7 @@ def _from_workload(options: Options, wanted: Wanted) -> Answer:
             gpu=gpu,
             case=cases[0],
             wanted=wanted,
-            fill=options.get("fill", DEFAULT_FILL),
+            fill=_fill(options),
             tell=tell,
         )
     return answer_traced(wanted, job)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from brim.cli.find import NOTHING_FITS
-from brim.errors import DeviceError, InputError, SweepStoppedError
+from brim.cli.groups import DefaultsToFirst
+from brim.errors import BrimError, DeviceError, InputError, SweepStoppedError
 
 if TYPE_CHECKING:
     from brim.sweeping.driver import Sink
@@ -18,23 +19,13 @@ if TYPE_CHECKING:
 FAILED = 1
 # Ends of a trial that answer the question which pairs fit, as `done` does.
 _ANSWERS = {"done", "oom", "predicted_oom"}
-_RUN = "run"
-
-
-class _DefaultsToRun(TyperGroup):
-    """A group whose first word is a sweep file unless it names a command."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands:
-            args = [_RUN, *args]
-        return super().parse_args(ctx, args)
-
-
+# A server that does not answer is given up after seconds; MLflow's own settings try for minutes.
+_MLFLOW_PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
 _HELP = "Run paired and product grids: `brim sweep FILE.yaml`, then `brim sweep results FILE.yaml`."
-app = typer.Typer(cls=_DefaultsToRun, no_args_is_help=True, help=_HELP)
+app = typer.Typer(cls=DefaultsToFirst, no_args_is_help=True, help=_HELP)
 
 
-@app.command(_RUN)
+@app.command("run")
 def command(
     file: Annotated[Path, typer.Argument(help="The sweep file, in YAML.", metavar="FILE")],
     out: Annotated[
@@ -131,13 +122,13 @@ def results_command(
     if csv and json:
         raise InputError("Choose one of --csv and --json.")
     results = SweepResults.read(directory.with_suffix(".sweep") if directory.suffix in (".yaml", ".yml") else directory)
-    trials = sort_results(results, sort, reverse=reverse) if sort else list(results.trials)
+    order = sort_results(results, sort, reverse=reverse) if sort else None
     if json:
-        print_json({**results.to_dict(), "trials": [trial.to_dict() for trial in trials]})
+        print_json({**results.to_dict(), "trials": [trial.to_dict() for trial in order or results.trials]})
     elif csv:
-        print_csv(trials)
+        print_csv(order or results.trials)
     else:
-        print_results(results, trials)
+        print_results(results, order)
     return 0
 
 
@@ -148,20 +139,31 @@ def _print(results: SweepResults, *, as_json: bool) -> int:
 
     if as_json:
         print_json(results.to_dict())
+        statuses = {trial.status for trial in results.trials}
     else:
-        print_results(results, results.trials)
-    statuses = {trial.status for trial in results.trials}
+        statuses = set(print_results(results))
     if statuses <= {"oom", "predicted_oom"}:
         return NOTHING_FITS
     return 0 if statuses <= _ANSWERS else FAILED
 
 
 def _sinks(file: Path, mlflow: str | None, tensorboard: Path | None) -> list[Sink]:
+    """Return where else results go; a tool that cannot be reached is told of, and the sweep runs without it."""
+    from brim.cli.output import warn
+
     sinks: list[Sink] = []
     if mlflow is not None:
+        for name, value in _MLFLOW_PATIENCE.items():
+            os.environ.setdefault(name, value)
         from brim.integrations.mlflow import MlflowSink
 
-        sinks.append(MlflowSink(mlflow, experiment=file.stem))
+        try:
+            sinks.append(MlflowSink(mlflow, experiment=file.stem))
+        except BrimError:
+            raise
+        except Exception as error:  # noqa: BLE001  MLflow may raise anything
+            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            warn(f"results do not go to MLflow at {mlflow}: {reason}")
     if tensorboard is not None:
         from brim.integrations.tensorboard import TensorBoardSink
 

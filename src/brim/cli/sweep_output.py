@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -16,7 +15,7 @@ from brim.reporting.sweep import MOST_ROWS, plan_table, results_csv, results_tab
 from brim.reporting.sweep_live import LiveSweepObserver
 from brim.sweeping.memory_check import MemoryCheck, warnings_of
 from brim.sweeping.observer import LogSweepObserver, SweepObserver, describe_config, format_value
-from brim.sweeping.results import SweepResults, TrialResult
+from brim.sweeping.results import PLANNED, SweepResults, TrialResult, overview
 
 
 @contextmanager
@@ -65,19 +64,23 @@ def print_plan(results: SweepResults, *, as_json: bool) -> None:
     console.print(Text(f"Results go to {results.directory}."), soft_wrap=True)
 
 
-def print_results(results: SweepResults, trials: Sequence[TrialResult]) -> None:
-    """Print what came out of a sweep."""
+def print_results(results: SweepResults, order: Sequence[TrialResult] | None = None) -> Mapping[str, int]:
+    """Print what came out of a sweep, in the plan's order or another; return how many trials are in which state."""
+    seen = overview(results, most_rows=MOST_ROWS)
+    rows = seen.rows if order is None else order[:MOST_ROWS]
     console = results_console()
-    console.print(results_table(trials))
-    if len(trials) > MOST_ROWS:
-        console.print(Text(f"… and {len(trials) - MOST_ROWS:,} more; --csv has all"))
-    console.print(Text(summary(Counter(trial.status for trial in trials))), soft_wrap=True)
-    best = results.best
+    console.print(results_table(rows))
+    num_begun = sum(seen.statuses.values()) - seen.statuses.get(PLANNED, 0)
+    if num_begun > len(rows):
+        console.print(Text(f"… and {num_begun - len(rows):,} more; `brim sweep results … --csv` has all"))
+    console.print(Text(summary(seen.statuses)), soft_wrap=True)
+    best = seen.best
     if best is not None and results.metric is not None:
         name = results.metric.name
         told = describe_config(best.config, best.effective)
         console.print(Text(f"Best {name}: {format_value(best.metrics[name])} with {told}"), soft_wrap=True)
     console.print(Text(f"Logs and configurations: {results.directory}/trials"), soft_wrap=True)
+    return seen.statuses
 
 
 def print_csv(trials: Sequence[TrialResult]) -> None:

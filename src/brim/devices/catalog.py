@@ -68,10 +68,8 @@ def find_gpu(name: str) -> Gpu:
     found = gpus().get(wanted)
     if found is not None:
         return found
-    near = (
-        difflib.get_close_matches(wanted, gpus(), n=3, cutoff=0.4)
-        or [known for known in gpus() if wanted and wanted in known][:3]
-    )
+    same = [known for known in gpus() if wanted and wanted in known]
+    near = list(dict.fromkeys([*same, *difflib.get_close_matches(wanted, gpus(), n=3, cutoff=0.4)]))[:3]
     hint = f" Nearest: {', '.join(near)}." if near else ""
     raise InputError(
         f"There is no GPU {name!r} in the catalog.{hint} `brim gpus` lists all; --memory 23.7GiB describes any other."

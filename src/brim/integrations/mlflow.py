@@ -13,7 +13,8 @@ class MlflowSink:
     """Makes one run of each trial.
 
     Args:
-        uri: A tracking server or a database, such as `http://host:5000` or `sqlite:///mlflow.db`.
+        uri: A tracking server, such as `http://host:5000`; with all of MLflow installed also a database, such as
+            `sqlite:///mlflow.db`.
         experiment: The experiment's name; it is created where there is none.
     """
 

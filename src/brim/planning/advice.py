@@ -107,8 +107,9 @@ def _dataset(planned: BatchPlan, dataset_size: int | None) -> Advice | None:
 def _memory(planned: BatchPlan, largest: int | None, *, is_slow: bool) -> Advice | None:
     """Tell of a microbatch that does not fit, or leaves memory to spare; where training is slow, of any."""
     if largest is None:
-        return None
-    better = plan(planned.effective, largest=largest, ranks=planned.ranks, uneven=True)
+        text = "Whether there is memory to spare is not known. Pass --largest, what brim find answers."
+        return Advice(topic="slow", text=text) if is_slow else None
+    better = plan(planned.effective, largest=largest, ranks=planned.ranks)
     if planned.microbatch > largest:
         return Advice(
             topic="memory",
@@ -130,6 +131,14 @@ def _memory(planned: BatchPlan, largest: int | None, *, is_slow: bool) -> Advice
         )
     if not is_slow:
         return None
+    if planned.accumulation == 1:
+        return Advice(
+            topic="slow",
+            text=(
+                f"One microbatch a step already, and {largest:,} fit: accumulation is not what makes it slow. A larger "
+                "effective batch would use the memory to spare, with the learning rate scaled to it (--lr)."
+            ),
+        )
     return Advice(
         topic="slow",
         text=(

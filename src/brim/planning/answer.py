@@ -29,7 +29,6 @@ class Wanted:
 
     Attributes:
         effective: Samples per optimizer step; None for as many as fit without accumulation.
-        uneven: Let some ranks take one sample more than others.
         ladder: Show the memory ladder even where it is not needed.
         dataset_size: Samples in the dataset.
         symptom: `unstable` or `slow`.
@@ -40,7 +39,6 @@ class Wanted:
 
     effective: int | None = None
     ranks: int = 1
-    uneven: bool = False
     ladder: bool = False
     dataset_size: int | None = None
     symptom: str | None = None
@@ -181,16 +179,19 @@ def answer_settings(wanted: Wanted, *, microbatch: int, accumulation: int, large
     return _advised(Answer(wanted=wanted, plan=planned, largest=largest))
 
 
-def answer_kept_microbatch(wanted: Wanted, *, microbatch: int) -> Answer:
+def answer_kept_microbatch(wanted: Wanted, *, microbatch: int, largest: int | None = None) -> Answer:
     """Answer with the even choices near the target that keep a microbatch."""
     assert wanted.effective is not None
     choices = at_microbatch(wanted.effective, microbatch=microbatch, ranks=wanted.ranks)
     planned = choices[0].plan
     if choices[0].difference and wanted.effective % wanted.ranks == 0:
-        exact = plan(wanted.effective, largest=microbatch, ranks=wanted.ranks)
-        note = f"Exactly {wanted.effective:,} takes {describe(exact.microbatches)}: --largest instead of --microbatch."
+        fitting = largest or microbatch
+        exact = plan(wanted.effective, largest=fitting, ranks=wanted.ranks)
+        note = (
+            f"Exactly {wanted.effective:,} takes {describe(exact.microbatches)}: plan with --largest {fitting} alone."
+        )
         planned = replace(planned, notes=(note,))
-    return _advised(Answer(wanted=wanted, plan=planned, choices=tuple(choices)))
+    return _advised(Answer(wanted=wanted, plan=planned, largest=largest, choices=tuple(choices)))
 
 
 def _planned(wanted: Wanted, largest: int, ladder: tuple[Rung, ...] = ()) -> Answer:
@@ -199,7 +200,7 @@ def _planned(wanted: Wanted, largest: int, ladder: tuple[Rung, ...] = ()) -> Ans
     if largest and wanted.effective is None:
         planned = gives(largest, ranks=wanted.ranks)
     elif largest and wanted.effective is not None:
-        planned = plan(wanted.effective, largest=largest, ranks=wanted.ranks, uneven=wanted.uneven)
+        planned = plan(wanted.effective, largest=largest, ranks=wanted.ranks)
     shown = ladder if needs_ladder(wanted, largest) else ()
     return Answer(wanted=wanted, plan=planned, largest=largest or None, ladder=shown)
 

@@ -10,6 +10,8 @@ from typing import Any
 from brim.errors import InputError
 
 SCHEMA = "brim.plan/1"
+# Microbatches that a plan lists one by one.
+MOST_MICROBATCHES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,11 @@ class BatchPlan:
     def __post_init__(self) -> None:
         for name in ("effective", "accumulation", "ranks"):
             check_count(name, getattr(self, name))
+        if self.accumulation > MOST_MICROBATCHES:
+            raise InputError(
+                f"Effective batch {self.effective:,} takes {self.accumulation:,} microbatches a step, more than anyone "
+                f"would wait for. Use at most {MOST_MICROBATCHES:,}."
+            )
         if self.effective // self.ranks < self.accumulation:
             raise InputError(
                 f"Effective batch {self.effective:,} over {self.ranks:,} ranks in {self.accumulation:,} microbatches "
@@ -86,17 +93,17 @@ class BatchPlan:
         }
 
 
-def plan(effective: int, *, largest: int, ranks: int = 1, uneven: bool = False) -> BatchPlan:
+def plan(effective: int, *, largest: int, ranks: int = 1) -> BatchPlan:
     """Return the fewest microbatches that fit and make exactly the effective batch.
 
     Args:
         effective: Samples per optimizer step over all ranks.
         largest: The largest microbatch that fits on one rank, e.g. from `brim.find`.
-        ranks: Data-parallel processes.
-        uneven: Let some ranks take one sample more than others.
+        ranks: Data-parallel processes. Where they do not divide the effective batch, some take one sample more than
+            others, and the plan's notes say so.
 
     Raises:
-        InputError: A value cannot be used, or the effective batch does not divide over the ranks.
+        InputError: A value cannot be used.
 
     >>> plan(80, largest=4, ranks=5).microbatches
     (4, 4, 4, 4)
@@ -104,7 +111,7 @@ def plan(effective: int, *, largest: int, ranks: int = 1, uneven: bool = False) 
     (34, 33, 33)
     """
     check_count("largest", largest)
-    check_shares(effective, ranks=ranks, uneven=uneven)
+    check_shares(effective, ranks=ranks)
     accumulation = fewest_microbatches(effective, largest=largest, ranks=ranks)
     planned = BatchPlan(effective=effective, accumulation=accumulation, ranks=ranks)
     return BatchPlan(effective=effective, accumulation=accumulation, ranks=ranks, notes=_notes(planned))
@@ -140,7 +147,7 @@ def split(total: int, num_parts: int) -> tuple[int, ...]:
     return (share + 1,) * left_over + (share,) * (num_parts - left_over)
 
 
-def check_shares(effective: int, *, ranks: int, uneven: bool = False) -> None:
+def check_shares(effective: int, *, ranks: int) -> None:
     """Refuse an effective batch that the ranks cannot share."""
     check_count("effective", effective)
     check_count("ranks", ranks)
@@ -148,12 +155,6 @@ def check_shares(effective: int, *, ranks: int, uneven: bool = False) -> None:
         raise InputError(
             f"Effective batch {effective:,} is below {ranks:,} ranks: each needs at least one sample. "
             f"Use an effective batch of {ranks:,} or more, or at most {effective:,} ranks."
-        )
-    if effective % ranks and not uneven:
-        below = effective // ranks * ranks
-        raise InputError(
-            f"Effective batch {effective:,} does not divide over {ranks:,} ranks. "
-            f"Use {below:,} or {below + ranks:,}, or pass `uneven=True` (--uneven)."
         )
 
 
@@ -175,6 +176,22 @@ def describe(microbatches: Sequence[int]) -> str:
     return " + ".join(f"{count:,} × {size:,}" if count > 1 else f"{size:,}" for size, count in counts.items())
 
 
+def equation(plan: BatchPlan) -> str:
+    """Write a plan as people check it.
+
+    >>> equation(BatchPlan(effective=60, accumulation=3, ranks=5)), equation(BatchPlan(effective=100, accumulation=3))
+    ('4 × 3 × 5 = 60', '34 + 33 + 33 = 100')
+    >>> equation(BatchPlan(effective=100, accumulation=3, ranks=2)), equation(BatchPlan(effective=7, ranks=2))
+    ('(17 + 17 + 16) × 2 = 100', '7 over 2 ranks that differ')
+    """
+    if plan.is_even:
+        return f"{plan.microbatch:,} × {plan.accumulation:,} × {plan.ranks:,} = {plan.effective:,}"
+    if not plan.ranks_are_even:
+        return f"{plan.effective:,} over {plan.ranks:,} ranks that differ"
+    terms = describe(plan.microbatches)
+    return f"{terms if plan.ranks == 1 else f'({terms}) × {plan.ranks:,}'} = {plan.effective:,}"
+
+
 def _notes(planned: BatchPlan) -> tuple[str, ...]:
     notes = []
     if not planned.is_even:
@@ -182,5 +199,9 @@ def _notes(planned: BatchPlan) -> tuple[str, ...]:
     if not planned.ranks_are_even:
         more = planned.effective % planned.ranks
         share = planned.effective // planned.ranks
-        notes.append(f"Ranks differ: {more} with {share + 1} samples, {planned.ranks - more} with {share}.")
+        below = planned.effective - more
+        notes.append(
+            f"Ranks differ: {more} with {share + 1} samples, {planned.ranks - more} with {share}. {below:,} or "
+            f"{below + planned.ranks:,} would divide over {planned.ranks:,}."
+        )
     return tuple(notes)

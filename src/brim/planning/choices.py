@@ -9,6 +9,8 @@ from brim.planning.batch_plan import BatchPlan, check_count, fewest_microbatches
 
 # How many times the fewest microbatches an exact even plan may take before missing the target is the better deal.
 _MOST_STEPS = 2
+# How many microbatches more are looked at, however many the fewest are.
+_MOST_MORE = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,18 +57,25 @@ def at_microbatch(target: int, *, microbatch: int, ranks: int = 1) -> list[EvenC
 
 
 def nearest_even(target: int, *, largest: int, ranks: int = 1) -> EvenChoice:
-    """Return equal microbatches for frameworks that know one size: exact with some more steps, else the nearest.
+    """Return equal microbatches for frameworks that know one size: those nearest to the target, with few more steps.
 
     >>> str(nearest_even(100, largest=40)), str(nearest_even(101, largest=40))
     ('4 steps, 100, exact', '3 steps, 102, 1 over')
     """
     for name, value in (("effective", target), ("largest", largest), ("ranks", ranks)):
         check_count(name, value)
-    share = target / ranks
     fewest = fewest_microbatches(target, largest=largest, ranks=ranks)
-    for steps in range(fewest, _MOST_STEPS * fewest + 1):
-        if target % (ranks * steps) == 0:
-            return EvenChoice(plan=gives(target // (ranks * steps), accumulation=steps, ranks=ranks), target=target)
-    around = {max(1, math.floor(share / fewest)), min(largest, math.ceil(share / fewest))}
-    choices = [EvenChoice(plan=gives(each, accumulation=fewest, ranks=ranks), target=target) for each in around]
-    return min(choices, key=lambda choice: (abs(choice.difference), choice.difference))
+    most = min(_MOST_STEPS * fewest, fewest + _MOST_MORE)
+
+    def miss(steps: int, size: int) -> tuple[int, int, int]:
+        difference = size * steps * ranks - target
+        return abs(difference), steps, difference
+
+    settings = [
+        (steps, size)
+        for steps in range(max(1, fewest - 1), most + 1)
+        for size in {max(1, target // (ranks * steps)), math.ceil(target / (ranks * steps))}
+        if size <= largest
+    ]
+    steps, size = min(settings, key=lambda found: miss(*found))
+    return EvenChoice(plan=gives(size, accumulation=steps, ranks=ranks), target=target)

@@ -95,19 +95,33 @@ def a_larger_gpu(peak_bytes: int, *, fill: float) -> str:
 def _methods(sizing: Sizing) -> list[str]:
     found = []
     for method in {"full": ("lora", "qlora"), "lora": ("qlora",)}.get(sizing.training.method, ()):
-        largest = footprint(sizing.shape, replace(sizing.training, method=method)).largest(sizing.limit_bytes)
-        if largest:
-            found.append(f"--method {method}: then microbatch {largest:,} fits")
+        line = _what_fits(sizing, training=replace(sizing.training, method=method))
+        if line is not None:
+            found.append(f"--method {method}{line}")
     return found
 
 
 def _more_ranks(sizing: Sizing) -> str | None:
-    """Say over how many GPUs weights, gradients and optimizer would have to be sharded."""
-    for ranks in range(sizing.ranks + 1, _MOST_RANKS + 1):
+    """Say over how many GPUs weights, gradients and optimizer would have to be sharded, by doubling what there is."""
+    ranks = max(2, sizing.ranks)
+    while ranks <= _MOST_RANKS:
         held = sizing.held
         for stage in (1, 2, 3):
             held = sharded(held, stage=stage, ranks=ranks)
-        if held.largest(sizing.limit_bytes):
-            largest = held.largest(sizing.limit_bytes)
-            return f"--ranks {ranks} with ZeRO-3 / FSDP: then microbatch {largest:,} fits on each"
+        largest = held.largest(sizing.limit_bytes)
+        with_all = size_up(sizing.shape, sizing.training, gpu=sizing.gpu, fill=sizing.fill, ranks=ranks).ladder
+        if largest:
+            return f"ZeRO-3 / FSDP over --ranks {ranks}: then microbatch {largest:,} fits on each"
+        if ranks > sizing.ranks and (line := rungs_that_fit(with_all)):
+            return f"--ranks {ranks} with {line} on each"
+        ranks *= 2
     return None
+
+
+def _what_fits(sizing: Sizing, *, training: Training) -> str | None:
+    """Say what fits with another way to train, by itself or with the rungs that it takes."""
+    other = size_up(sizing.shape, training, gpu=sizing.gpu, fill=sizing.fill, ranks=sizing.ranks)
+    if other.largest:
+        return f": then microbatch {other.largest:,} fits"
+    line = rungs_that_fit(other.ladder)
+    return f" with {line}" if line else None

@@ -30,14 +30,19 @@ def classify_text(text: str) -> tuple[Verdict, str]:
         last = raised[-1]
         message = last[2] or ""
         line = f"{last[1]}: {message}".removesuffix(": ")
-        is_oom = last[1] in OOM_TYPES or _means_memory(message)
+        is_oom = last[1] in OOM_TYPES or means_memory(message)
         return (Verdict.OOM if is_oom else Verdict.ERROR), line
     # No traceback: a program in another language, or one that was aborted.
     for line in reversed(lines[-_NUM_LAST_LINES:]):
-        if _means_memory(line):
+        if means_memory(line):
             return Verdict.OOM, line
     return Verdict.ERROR, next((line for line in reversed(lines) if line), "")
 
 
-def _means_memory(line: str) -> bool:
+def means_memory(line: str) -> bool:
+    """Return whether a line of output says that memory ran out.
+
+    >>> means_memory("RuntimeError: CUDA out of memory."), means_memory("memory: 3 GiB used")
+    (True, False)
+    """
     return any(sure in line for sure in OOM_TEXTS) and not any(never in line for never in ERROR_TEXTS)

@@ -27,7 +27,7 @@ def measured_report(found: Extrapolation) -> Iterator[RenderableType]:
     yield sums(
         [
             (f"{room} ÷ {format_gigabytes(sample_bytes)} a sample", f"{found.linear:,}", "where the line ends"),
-            (f"÷ {found.chosen.safety:g} for safety", f"{found.chosen.safe:,}", found.chosen.name),
+            (f"÷ {found.chosen.safety:g} for safety", f"{found.chosen.safe:,}", _why_safe(found)),
             ("power of two", f"{found.chosen.batch:,}", ""),
         ]
     )
@@ -45,6 +45,14 @@ def measured_report(found: Extrapolation) -> Iterator[RenderableType]:
     )
     sizes = " → ".join(f"{size}" for size in step_down(found.chosen.batch))
     yield Text(f"\n  Should it run out of memory: {sizes}, then activation checkpointing.")
+
+
+def _why_safe(found: Extrapolation) -> str:
+    """Return the profile, and where its division says less than is known to fit, that it does not count."""
+    if found.linear / found.chosen.safety >= found.chosen.safe:
+        return found.chosen.name
+    least = "what was measured" if found.chosen.safe > 1 else "the smallest there is"
+    return f"{found.chosen.name}, but not below {least}"
 
 
 def model_report(sizing: Sizing) -> Iterator[RenderableType]:

@@ -79,15 +79,17 @@ def results_table(trials: Sequence[TrialResult]) -> Table:
 
 
 def results_csv(trials: Iterable[TrialResult]) -> str:
-    """Return the results as CSV: what was used, what came out, and how it ended."""
+    """Return the results as CSV: what was asked for, what was used instead, what came out, and how it ended."""
     listed = list(trials)
     keys, metrics = _keys(listed), _metrics(listed)
+    changed = list(dict.fromkeys(key for trial in listed for key in trial.effective))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*_CSV_COLUMNS, *keys, *metrics])
+    writer.writerow([*_CSV_COLUMNS, *keys, *(f"effective.{key}" for key in changed), *metrics])
     for trial in listed:
         row = [getattr(trial, column) for column in _CSV_COLUMNS]
-        row += [trial.effective.get(key, trial.config.get(key)) for key in keys]
+        row += [trial.config.get(key) for key in keys]
+        row += [trial.effective.get(key, trial.config.get(key)) for key in changed]
         writer.writerow([*row, *(trial.metrics.get(name) for name in metrics)])
     return text.getvalue()
 

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from brim.sweeping.observer import Outlook, describe_config, describe_result, format_value
 from brim.sweeping.plan import Trial
-from brim.sweeping.results import TrialResult, is_number
+from brim.sweeping.results import TrialResult, is_better
 
 _BAR_WIDTH = 24
 _STYLES = {"done": "green", "oom": "red", "host_oom": "red", "predicted_oom": "dim"}
@@ -66,7 +66,7 @@ class LiveSweepObserver:
         if result.seconds is not None:
             self._num_timed += 1
             self._sum_seconds += result.seconds
-        if self._is_better(result):
+        if self._outlook is not None and is_better(result, self._best, self._outlook.metric):
             self._best = result
 
     def ended(self) -> None:
@@ -91,16 +91,6 @@ class LiveSweepObserver:
     @property
     def _num_ended(self) -> int:
         return self._statuses.total() + (self._outlook.num_ended if self._outlook else 0)
-
-    def _is_better(self, result: TrialResult) -> bool:
-        metric = self._outlook.metric if self._outlook else None
-        value = None if metric is None else result.metrics.get(metric.name)
-        if metric is None or not is_number(value):
-            return False
-        if self._best is None:
-            return True
-        best = self._best.metrics[metric.name]
-        return bool(value > best if metric.goal == "max" else value < best)
 
     def _draw(self) -> RenderableType:
         if self._outlook is None:

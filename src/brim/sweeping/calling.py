@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from brim.errors import InputError
+from brim.errors import InputError, WorkloadNotFoundError
 from brim.sweeping.outcome import FAILURE_FILE, ExitKind
+
+FAILED = 1
 
 
 def call(address: str, argument: Path, result: Path) -> int:
@@ -27,7 +29,7 @@ def call(address: str, argument: Path, result: Path) -> int:
     except Exception as error:  # noqa: BLE001  the user's function may raise anything
         traceback.print_exc()
         _note_failure(result.with_name(FAILURE_FILE), error)
-        return 1
+        return FAILED
     return 0
 
 
@@ -79,4 +81,6 @@ def _note_failure(path: Path, error: Exception) -> None:
 
     kind = ExitKind.OOM if classify(error, nearly_full=False) is Verdict.OOM else ExitKind.ERROR
     message = " ".join(str(error).split())
-    path.write_text(json.dumps({"kind": kind, "detail": f"{type(error).__name__}: {message}".removesuffix(": ")}))
+    is_fatal = isinstance(error, WorkloadNotFoundError)  # no trial has the function
+    detail = message if is_fatal else f"{type(error).__name__}: {message}".removesuffix(": ")
+    path.write_text(json.dumps({"kind": kind, "detail": detail, "is_fatal": is_fatal}))

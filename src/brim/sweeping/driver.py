@@ -154,8 +154,14 @@ class Driver:
             return
         if key is not None:
             self._sizes.find(key)
-        effective = dict(opened.effective)
-        self._journal.write("started", sync=False, trial=trial.id, attempt=opened.attempt, effective=effective)
+        self._journal.write(
+            "started",
+            sync=False,
+            trial=trial.id,
+            attempt=opened.attempt,
+            config=dict(trial.config),
+            effective=dict(opened.effective),
+        )
         self._running[trial.id] = opened
         self._observer.trial_started(trial, opened.attempt)
         self._engine.start(self._request(opened, trial.find if key is not None else None), self._place(trial))
@@ -231,7 +237,9 @@ class Driver:
             self._record(result)
 
     def _skip(self, trial: Trial, reason: str) -> None:
-        self._journal.write("skipped", sync=False, trial=trial.id, status=PREDICTED_OOM, detail=reason)
+        self._journal.write(
+            "skipped", sync=False, trial=trial.id, config=dict(trial.config), status=PREDICTED_OOM, detail=reason
+        )
         result = TrialResult(id=trial.id, config=trial.config, status=PREDICTED_OOM, detail=reason)
         self._observer.trial_ended(result, None)
 

@@ -241,9 +241,12 @@ def main() -> None:
     request_fd, event_fd, *inherited_fds = map(int, sys.argv[1].split(","))
     if DETACHED in sys.argv and os.fork():
         return  # the child goes on as nobody's child
+    turned: BecomeTrial | None = None
     try:
         Host(request_fd, event_fd, tuple(inherited_fds)).serve()
-    except BecomeTrial as turned:
+    except BecomeTrial as forked:
+        turned = forked
+    if turned is not None:  # outside of the handler, whose exception would stand above those of the trial
         sys.exit(_be_trial(turned.job, turned.environment))
 
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import json
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -96,29 +97,38 @@ def _events(file: BinaryIO, path: Path) -> Iterator[tuple[bytes, dict[str, Any]]
         yield line, event
 
 
-@contextlib.contextmanager
-def last_events(directory: Path) -> Iterator[Callable[[str], dict[str, Any] | None]]:
-    """Yield a function that returns the last event of a trial, or None; only places in the file are kept in memory."""
-    path = directory / JOURNAL_FILE
-    if not path.exists():
-        yield lambda trial_id: None
-        return
-    with path.open("rb") as file:
-        places: dict[int, int] = {}
+class LastEvents:
+    """The last event of every trial; only its place in the file is kept in memory."""
+
+    def __init__(self, file: BinaryIO, path: Path) -> None:
+        self._file = file
+        self._places: dict[int, int] = {}
         place = 0
         for line, event in _events(file, path):
-            places[int(event["trial"], 16)] = place
+            self._places[int(event["trial"], 16)] = place
             place += len(line)
 
-        def last_event(trial_id: str) -> dict[str, Any] | None:
-            found = places.get(int(trial_id, 16))
-            if found is None:
-                return None
-            file.seek(found)
-            event: dict[str, Any] = json.loads(file.readline())
-            return event
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yield the last event of each trial, in the order in which trials first appeared."""
+        return map(self._read, self._places.values())
 
-        yield last_event
+    def get(self, trial_id: str) -> dict[str, Any] | None:
+        """Return the last event of a trial, or None."""
+        place = self._places.get(int(trial_id, 16))
+        return None if place is None else self._read(place)
+
+    def _read(self, place: int) -> dict[str, Any]:
+        self._file.seek(place)
+        event: dict[str, Any] = json.loads(self._file.readline())
+        return event
+
+
+@contextlib.contextmanager
+def last_events(directory: Path) -> Iterator[LastEvents]:
+    """Yield the last event of every trial; none where there is no journal."""
+    path = directory / JOURNAL_FILE
+    with path.open("rb") if path.exists() else io.BytesIO() as file:
+        yield LastEvents(file, path)
 
 
 @contextlib.contextmanager

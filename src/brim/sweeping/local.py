@@ -15,6 +15,7 @@ from brim.sweeping.hosting import TrialHost
 from brim.sweeping.outcome import TrialOutcome
 from brim.sweeping.resources import Resources, num_at_once
 from brim.sweeping.trial import TrialRequest, TrialRun
+from brim.units import format_bytes
 
 
 class LocalEngine:
@@ -120,6 +121,12 @@ def _check(resources: Resources, *, num_gpus: int) -> Resources:
     if resources.cpus > _num_cores():
         raise DeviceError(
             f"A trial asks for {resources.cpus:g} CPUs, but this machine has {_num_cores()}. Ask for fewer."
+        )
+    total_bytes = psutil.virtual_memory().total
+    if resources.memory_bytes is not None and resources.memory_bytes > total_bytes:
+        raise DeviceError(
+            f"A trial asks for {format_bytes(resources.memory_bytes)} of memory, but this machine has "
+            f"{format_bytes(total_bytes)}. Ask for less."
         )
     return Resources(cpus=resources.cpus, gpus=wanted, memory_bytes=resources.memory_bytes)
 

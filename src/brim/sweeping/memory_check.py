@@ -55,7 +55,7 @@ class MemoryCheck:
     @property
     def device(self) -> str:
         """The device that trials are held against."""
-        return f"{self._gpu.name}, {format_bytes(self._gpu.memory_bytes)}"
+        return f"{format_bytes(self._gpu.memory_bytes)} of {self._gpu.name}"
 
     def need(self, trial: Trial) -> Need | None:
         """Return what a trial should need; None where nothing is known of it."""
@@ -152,7 +152,7 @@ def _device(settings: Mapping[str, Any]) -> Gpu:
     if "gpu" in settings:
         return find_gpu(str(settings["gpu"]))
     if "memory" in settings:
-        return Gpu(name="memory", memory_bytes=parse_bytes(settings["memory"]))
+        return Gpu(name="`memory_check: memory`", memory_bytes=parse_bytes(settings["memory"]))
     from brim.devices import resolve
 
     device = resolve(settings.get("device", "auto"), memory=None, fill=1.0)

@@ -62,7 +62,8 @@ class LogSweepObserver:
         """Log how many trials there are."""
         self._num_trials, self._num_ended = outlook.num_trials, outlook.num_ended
         before = f", {outlook.num_ended:,} of them before" if outlook.num_ended else ""
-        self._logger.info("%s trials%s, in %s", f"{outlook.num_trials:,}", before, outlook.directory)
+        trials = f"{outlook.num_trials:,} trial{'s' if outlook.num_trials != 1 else ''}"
+        self._logger.info("%s%s, in %s", trials, before, outlook.directory)
 
     def trial_started(self, trial: Trial, attempt: int) -> None:
         """Log nothing: the line of its end will say it."""

@@ -93,6 +93,7 @@ def judge(ended: Exit, directory: Path) -> TrialOutcome:
     """Return the outcome of a trial whose process ended, by what it left in its directory."""
     metrics, problem = _metrics(directory)
     detail: str | None
+    is_fatal = ended.exit_code is None
     if ended.exit_code is None:
         kind, detail = ExitKind.ERROR, ended.problem
     elif ended.ended_by == "timeout":
@@ -103,6 +104,7 @@ def judge(ended: Exit, directory: Path) -> TrialOutcome:
         kind, detail = (ExitKind.ERROR if problem else ExitKind.DONE), problem
     else:
         kind, detail = _why(ended, directory)
+        is_fatal = _failure(directory).get("is_fatal", False)
     return TrialOutcome(
         kind=kind,
         metrics=metrics,
@@ -110,7 +112,7 @@ def judge(ended: Exit, directory: Path) -> TrialOutcome:
         peak_bytes=ended.peak_bytes,
         exit_code=ended.exit_code,
         detail=detail,
-        is_fatal=ended.exit_code is None,
+        is_fatal=is_fatal,
     )
 
 
@@ -119,11 +121,8 @@ def _why(ended: Exit, directory: Path) -> tuple[ExitKind, str]:
     assert code is not None
     if code in (-signal.SIGKILL, _SIGNAL_OFFSET + signal.SIGKILL) and ended.oom_killed:
         return ExitKind.HOST_OOM, "killed by the kernel: the host's memory ran out"
-    try:
-        failure = json.loads((directory / FAILURE_FILE).read_text())
+    if failure := _failure(directory):
         return ExitKind(failure["kind"]), failure["detail"]
-    except (OSError, ValueError, KeyError):
-        pass  # a command, or a function whose process died
     verdict, line = classify_text(log_tail(directory))
     if verdict is Verdict.OOM:
         return ExitKind.OOM, line
@@ -131,7 +130,18 @@ def _why(ended: Exit, directory: Path) -> tuple[ExitKind, str]:
         number = -code if code < 0 else code - _SIGNAL_OFFSET
         name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
         return ExitKind.ERROR, f"ended by {name}" if code < 0 else f"exit code {code}, as after {name}"
-    return ExitKind.ERROR, line or f"exit code {code}"
+    if not line or code == 1:
+        return ExitKind.ERROR, line or "exit code 1"
+    return ExitKind.ERROR, f"exit code {code}: {line}"
+
+
+def _failure(directory: Path) -> dict[str, Any]:
+    """Return what a function's process wrote of its failure; nothing of a command, or where the process died."""
+    try:
+        failure = json.loads((directory / FAILURE_FILE).read_text())
+    except (OSError, ValueError):
+        return {}
+    return failure if isinstance(failure, dict) and {"kind", "detail"} <= set(failure) else {}
 
 
 def log_tail(directory: Path) -> str:

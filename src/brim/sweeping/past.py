@@ -44,7 +44,6 @@ class Past:
         self.unfinished: dict[str, Unfinished] = {}
         self.sizes = BatchSizes()
         self.num_kept = 0
-        self.num_gone = 0
         for event in read_journal(directory):
             if event["event"] == "started":
                 unfinished = Unfinished(attempt=event["attempt"], effective=event["effective"], is_open=True)
@@ -56,24 +55,24 @@ class Past:
         """Return whether a trial need not be run."""
         return int(trial_id, 16) in self._ended
 
-    def compare(self, directory: Path) -> None:
-        """Count the ended trials that the plan still has, and those that it has no longer."""
+    def count_kept(self, directory: Path) -> None:
+        """Count the ended trials that the plan still has."""
         seen: set[int] = set()
         for event in read_journal(directory):
             number = int(event["trial"], 16)
             if event["event"] == "ended" and number in self._ended and number not in seen:
                 seen.add(number)
                 self.num_kept += self._plan.holds(event["config"], event["trial"])
-        self.num_gone = len(seen) - self.num_kept
 
     def _hear(self, event: Mapping[str, Any]) -> None:
         trial_id, outcome = event["trial"], event["outcome"]
         kind = ExitKind(outcome["kind"])
         self.sizes.recall(event["found"], search_again=ExitKind.OOM.value in self._retry)
-        if self._plan.spec.policy.skip_larger is not None and event["config"] in self._plan.grid:
+        runs_again = kind.value in self._retry
+        if self._plan.spec.policy.skip_larger is not None and not runs_again and event["config"] in self._plan.grid:
             used = merge(self._plan.trial(event["config"]).resolved, outcome["effective"])
             self._frontier.tell(used, kind)
-        if event["again"] is None and kind not in NOT_RUN and kind.value not in self._retry:
+        if event["again"] is None and kind not in NOT_RUN and not runs_again:
             self._ended.add(int(trial_id, 16))
             self.unfinished.pop(trial_id, None)
             return

@@ -15,6 +15,10 @@ from brim.sweeping.config import MISSING, canonical, identity, look_up, merge
 from brim.sweeping.grid import Grid
 from brim.sweeping.spec import SweepSpec
 
+# Up to so many trials are compared one by one with those of an edited sweep, and so many of those gone are named.
+_MOST_COMPARED = 100_000
+_MOST_NAMED = 3
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
@@ -86,6 +90,19 @@ def make_plan(spec: SweepSpec, *, max_experiments: int | None = None) -> Plan:
     plan = Plan(spec=spec, grid=grid, limit=max_experiments or spec.grid.max_experiments)
     plan.trial(grid[0])  # what is wrong with every trial is said before the first one runs
     return plan
+
+
+def describe_edit(before: Plan, after: Plan) -> str:
+    """Return how many trials an edited sweep has gained, kept and lost; of very many, only how many there are."""
+    if max(len(before.grid), len(after.grid)) > _MOST_COMPARED:
+        return f"{len(before.grid):,} trials before, {len(after.grid):,} now"
+    gone = [config for config in before.grid if not after.holds(config, before.trial(config).id)]
+    num_kept = len(before.grid) - len(gone)
+    told = f"{len(after.grid) - num_kept:,} new, {num_kept:,} kept, {len(gone):,} gone"
+    if not gone:
+        return told
+    named = "; ".join(" ".join(f"{key}={value}" for key, value in config.items()) for config in gone[:_MOST_NAMED])
+    return f"{told} ({named}{'; …' if len(gone) > _MOST_NAMED else ''})"
 
 
 def _complete(clause: Mapping[str, Any], spec: SweepSpec) -> dict[str, Any]:

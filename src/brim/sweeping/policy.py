@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -107,9 +108,14 @@ class Frontier:
     def tell(self, resolved: Mapping[str, Any], kind: ExitKind) -> None:
         """Hear how a trial ended."""
         batch = self._batch(resolved)
-        if kind is ExitKind.OOM and batch is not None:
-            model = self._model(resolved)
-            self._smallest[model] = min(batch, self._smallest.get(model, batch))
+        if batch is None:
+            return
+        model = self._model(resolved)
+        smallest = self._smallest.get(model, math.inf)
+        if kind is ExitKind.OOM:
+            self._smallest[model] = min(batch, smallest)
+        elif kind is ExitKind.DONE and batch >= smallest:
+            del self._smallest[model]  # what ran out of memory before fits now
 
     def predicts_oom(self, resolved: Mapping[str, Any]) -> str | None:
         """Return why a trial would run out of memory, or None where nothing says so."""

@@ -7,6 +7,7 @@ is shared.
 
 from __future__ import annotations
 
+import re
 import shutil
 import socket
 import tempfile
@@ -28,6 +29,8 @@ MOST_FILE_BYTES = 4 * 2**20
 _NUM_NODE_DIGITS = 8
 # How long a worker may take to end its trial before it is ended itself.
 _STOPPING_SECONDS = 15.0
+# How long a cluster may take to answer at its address.
+_CONNECTING_SECONDS = 10.0
 
 
 class RayEngine:
@@ -112,6 +115,7 @@ class RayEngine:
     def _connect(self, address: str | None, workdir: Path) -> None:
         settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "include_dashboard": False}
         if address is not None:
+            _check_listening(address)
             settings = {"address": address, "log_to_driver": False, "logging_level": "ERROR"}
             settings["runtime_env"] = {"working_dir": str(workdir), "excludes": ["*.sweep", ".git"]}
         try:
@@ -184,6 +188,20 @@ def _files(folder: Path) -> dict[str, bytes]:
             file.seek(max(0, size - MOST_FILE_BYTES))
             files[str(path.relative_to(folder))] = file.read()
     return files
+
+
+def _check_listening(address: str) -> None:
+    """Refuse an address where nobody listens: Ray would try it for minutes."""
+    match = re.fullmatch(r"(?:ray://)?\[?([^\]]+)\]?:(\d+)", address)
+    if match is None:
+        return  # `auto`, or another word of Ray's
+    try:
+        socket.create_connection((match[1], int(match[2])), timeout=_CONNECTING_SECONDS).close()
+    except OSError as error:
+        raise DeviceError(
+            f"No Ray cluster answers at {address}: {error.strerror or error}. Start one with `ray start --head`, or "
+            "mend --ray-address."
+        ) from error
 
 
 def _num_fitting(needed: Resources, node: Mapping[str, float]) -> int:

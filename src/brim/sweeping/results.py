@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -22,6 +23,8 @@ SCHEMA = "brim.sweep/1"
 PLANNED = "planned"
 RUNNING = "running"
 PREDICTED_OOM = "predicted_oom"
+# Up to so many trials a sweep is shown in the order of its plan; of a larger one only what was begun.
+MOST_LISTED = 10_000
 # Metrics of which less is better, by a part of their name.
 _SMALLER_IS_BETTER = ("loss", "error", "perplexity", "seconds", "latency", "bytes", "mse", "mae", "wer", "cer")
 
@@ -77,10 +80,18 @@ class SweepResults:
         return cls(read_plan(Path(directory)).plan, Path(directory))
 
     def __iter__(self) -> Iterator[TrialResult]:
-        left = RUNNING if is_locked(self.directory) else ExitKind.INTERRUPTED.value
-        with last_events(self.directory) as last_event:
+        left = self._left
+        with last_events(self.directory) as events:
             for trial in itertools.islice(self.plan, self._limit):
-                yield _result(trial, last_event(trial.id), left)
+                yield _result(trial, events.get(trial.id), left)
+
+    def begun(self) -> Iterator[TrialResult]:
+        """Yield the trials that were started or skipped, by when they first were, without reading the whole plan."""
+        left = self._left
+        with last_events(self.directory) as events:
+            for event in events:
+                if self.plan.holds(event["config"], event["trial"]):
+                    yield _result(self.plan.trial(event["config"]), event, left)
 
     def __len__(self) -> int:
         return self.num_trials if self._limit is None else min(self._limit, self.num_trials)
@@ -95,6 +106,11 @@ class SweepResults:
         """What makes a trial the best one, where the sweep says so."""
         return self.plan.spec.metric
 
+    @property
+    def _left(self) -> str:
+        """The status of trials that were started and did not end."""
+        return RUNNING if is_locked(self.directory) else ExitKind.INTERRUPTED.value
+
     @cached_property
     def trials(self) -> tuple[TrialResult, ...]:
         """All of them, as they were when they were first asked for."""
@@ -102,12 +118,8 @@ class SweepResults:
 
     @property
     def best(self) -> TrialResult | None:
-        """The best trial by the sweep's metric, or None where there is none."""
-        if self.metric is None:
-            return None
-        name, sign = self.metric.name, 1 if self.metric.goal == "max" else -1
-        having = (trial for trial in self if is_number(trial.metrics.get(name)))
-        return max(having, key=lambda trial: sign * trial.metrics[name], default=None)
+        """The best trial that is done, by the sweep's metric, or None where there is none."""
+        return overview(self).best
 
     def to_dict(self) -> dict[str, Any]:
         """Return the document `brim.sweep/1`."""
@@ -117,6 +129,49 @@ class SweepResults:
             "num_trials": self.num_trials,
             "trials": [trial.to_dict() for trial in self.trials],
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """What a screen shows of a sweep.
+
+    Attributes:
+        rows: The first of its trials; only those that were begun, where any was.
+        statuses: How many trials are in which state.
+        best: The best trial that is done.
+    """
+
+    rows: tuple[TrialResult, ...]
+    statuses: Mapping[str, int]
+    best: TrialResult | None
+
+
+def overview(results: SweepResults, *, most_rows: int = 0) -> Overview:
+    """Return what a screen shows, in constant memory however many trials there are."""
+    rows: list[TrialResult] = []
+    statuses: Counter[str] = Counter()
+    best = None
+    for trial in results if results.num_trials <= MOST_LISTED else results.begun():
+        statuses[trial.status] += 1
+        if trial.status != PLANNED and len(rows) < most_rows:
+            rows.append(trial)
+        if is_better(trial, best, results.metric):
+            best = trial
+    if num_planned := results.num_trials - (statuses.total() - statuses[PLANNED]):
+        statuses[PLANNED] = num_planned
+    if not rows:
+        rows = list(itertools.islice(results, most_rows))
+    return Overview(rows=tuple(rows), statuses=statuses, best=best)
+
+
+def is_better(trial: TrialResult, best: TrialResult | None, metric: Metric | None) -> bool:
+    """Return whether a trial is done and better than the best so far."""
+    if metric is None or trial.status != ExitKind.DONE or not is_number(trial.metrics.get(metric.name)):
+        return False
+    if best is None:
+        return True
+    value, so_far = trial.metrics[metric.name], best.metrics[metric.name]
+    return bool(value > so_far if metric.goal == "max" else value < so_far)
 
 
 def result_of(trial: Trial, attempt: int, outcome: TrialOutcome) -> TrialResult:
@@ -137,19 +192,24 @@ def result_of(trial: Trial, attempt: int, outcome: TrialOutcome) -> TrialResult:
 
 
 def sort_results(results: SweepResults, key: str, *, reverse: bool = False) -> list[TrialResult]:
-    """Return the trials by a metric, best first, or or by a key, smallest first; what lacks it comes last."""
+    """Return the trials by a metric, best first, or by a key, smallest first; what lacks it or failed comes last."""
+    columns = _columns(results)
     if key == "metric":
         if results.metric is None:
-            raise InputError("The sweep names no metric. Sort by one of its metrics instead, such as --sort accuracy.")
+            measured = list(dict.fromkeys(name for trial in results.trials for name in trial.metrics))
+            told = f" Sort by one of its metrics: {', '.join(measured)}." if measured else ""
+            raise InputError(f"The sweep names no metric to sort by; write `metric: NAME` into its file.{told}")
         key = results.metric.name
-    columns = _columns(results)
     if key not in columns:
         raise InputError(f"No trial has {key!r} to sort by. {nearest(key, columns)}")
     is_metric = any(key in trial.metrics for trial in results.trials)
     descending = (is_metric and not smaller_is_better(key, results.metric)) != reverse
-    having = [trial for trial in results.trials if _order(_value(trial, key)) is not None]
-    lacking = [trial for trial in results.trials if _order(_value(trial, key)) is None]
-    return sorted(having, key=lambda trial: _order(_value(trial, key)) or (), reverse=descending) + lacking
+    placed: list[TrialResult] = []
+    lacking: list[TrialResult] = []
+    for trial in results.trials:
+        counts = not is_metric or trial.status == ExitKind.DONE
+        (placed if counts and _order(_value(trial, key)) is not None else lacking).append(trial)
+    return sorted(placed, key=lambda trial: _order(_value(trial, key)) or (), reverse=descending) + lacking
 
 
 def smaller_is_better(name: str, metric: Metric | None) -> bool:

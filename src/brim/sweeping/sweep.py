@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from brim.errors import DeviceError, InputError
 from brim.sweeping.command import check_runnable
-from brim.sweeping.config import nearest
 from brim.sweeping.dimensions import check_limit
 from brim.sweeping.driver import Driver, Sink
 from brim.sweeping.engine import Engine
@@ -20,7 +19,7 @@ from brim.sweeping.local import LocalEngine
 from brim.sweeping.observer import LogSweepObserver, Outlook, SweepObserver
 from brim.sweeping.outcome import ExitKind
 from brim.sweeping.past import Past
-from brim.sweeping.plan import Plan, make_plan
+from brim.sweeping.plan import Plan, describe_edit, make_plan
 from brim.sweeping.plan_file import PLAN_FILE, StoredPlan, read_plan, relative_source, remembered, write_plan
 from brim.sweeping.policy import Frontier
 from brim.sweeping.results import SweepResults
@@ -154,12 +153,9 @@ class _Run:
         """Say what an edited file changes."""
         if stored is None:
             return
-        self._past.compare(self._directory)
+        self._past.count_kept(self._directory)
         if stored.digest != self._plan.digest:
-            num_kept, num_gone = self._past.num_kept, self._past.num_gone
-            self._observer.note(
-                f"the sweep was edited: {len(self._plan.grid) - num_kept:,} new, {num_kept:,} kept, {num_gone:,} gone"
-            )
+            self._observer.note(f"the sweep was edited: {describe_edit(stored.plan, self._plan)}")
         if stored.what_runs != self._plan.spec.what_runs:
             self._observer.warn(
                 f"what runs has changed, from `{stored.what_runs}`; trials that ended before keep their results."
@@ -210,6 +206,8 @@ def sweep_directory(source: str | Path | Mapping[str, Any], out: str | Path | No
 
 def _stored(directory: Path, spec: SweepSpec) -> StoredPlan | None:
     """Return the plan that is in the directory; refuse one that belongs to something else."""
+    if directory.exists() and not directory.is_dir():
+        raise InputError(f"{directory} is a file. Results need a folder: choose another with --out.")
     if not directory.exists() or not any(directory.iterdir()):
         return None
     if not (directory / PLAN_FILE).exists():
@@ -230,7 +228,7 @@ def _check_retry(retry: Iterable[str]) -> frozenset[str]:
     known = [kind.value for kind in ExitKind]
     for kind in retry:
         if kind not in known:
-            raise InputError(f"--retry {kind!r} is no kind of exit. {nearest(kind, known)}")
+            raise InputError(f"--retry {kind!r} is no kind of exit. Use some of: {', '.join(known)}.")
     return frozenset(retry)
 
 

@@ -38,14 +38,13 @@ def checkpoint_blocks(name: str, model: nn.Module) -> str | None:
 
 def _block_lists(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, list[nn.Module]]]:
     """Yield the outermost lists of at least two blocks of one kind: modules with parts and parameters of their own."""
+    blocks = list(model.children())
+    is_list = isinstance(model, (nn.ModuleList, nn.Sequential)) and len(blocks) > 1
+    if is_list and len({type(block) for block in blocks}) == 1 and all(map(_is_block, blocks)):
+        yield prefix, blocks
+        return
     for name, module in model.named_children():
-        path = f"{prefix}.{name}" if prefix else name
-        blocks = list(module.children())
-        is_list = isinstance(module, (nn.ModuleList, nn.Sequential)) and len(blocks) > 1
-        if is_list and len({type(block) for block in blocks}) == 1 and all(map(_is_block, blocks)):
-            yield path, blocks
-        else:
-            yield from _block_lists(module, path)
+        yield from _block_lists(module, f"{prefix}.{name}" if prefix else name)
 
 
 def _is_block(module: nn.Module) -> bool:

@@ -37,7 +37,7 @@ def trace_job(
         tell: Called with a line before everything that takes a while.
     """
     if wanted.effective is not None:
-        check_shares(wanted.effective, ranks=wanted.ranks, uneven=wanted.uneven)
+        check_shares(wanted.effective, ranks=wanted.ranks)
     workload_class = load(workload)
     if workload_class.kind != "train":
         raise InputError(

@@ -44,12 +44,21 @@ class Ledger(TorchDispatchMode):
         self._shortcuts = shortcuts
         self._storages: list[Storage] = []
         self._events: list[tuple[int, int]] = []
+        self._step_starts: list[int] = []
         self._alive: dict[int, tuple[int, int, int | None]] = {}
 
     @property
     def record(self) -> Record:
         """What has been entered so far."""
-        return Record(storages=tuple(self._storages), events=tuple(_in_order(self._events)))
+        return Record(
+            storages=tuple(self._storages),
+            events=tuple(_in_order(self._events)),
+            step_starts=tuple(self._step_starts),
+        )
+
+    def begin_step(self) -> None:
+        """Note that what is made from now on belongs to the next step."""
+        self._step_starts.append(len(self._storages))
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

@@ -27,6 +27,7 @@ class RecordLine:
         return Record(
             storages=tuple(replace(storage, num_bytes=size) for storage, size in sized),
             events=self.events_at(microbatch),
+            step_starts=self.at_low.step_starts,
         )
 
     def events_at(self, microbatch: int) -> tuple[tuple[int, int], ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -18,11 +18,18 @@ from brim.tracing.overheads import CONTEXT_DOUBT_BYTES, context_bytes, cublas_by
 from brim.tracing.remedies import remedy
 from brim.tracing.runtime import Runtime, runtime_here
 from brim.tracing.sizes import TracedSizes
+from brim.tracing.timeline import timeline
 from brim.workload import Workload, check_class, load
 
 SCHEMA = "brim.prediction/1"
+# How many sizes just below an answer must fit as well.
+_NEIGHBOURS = 4
 # How many modules are named.
 NUM_MODULES = 10
+# Sizes of the curve of memory over the microbatch: enough to draw it, few enough to replay.
+NUM_CURVE_SIZES = 8
+# How far beyond the size that is shown the curve goes, as a share, so that it is seen to pass the device's memory.
+_BEYOND = 0.15
 # By how much the memory of a job may differ from its prediction, as a share: what the libraries take for themselves.
 # An assumption, not yet measured.
 DOUBT = 0.05
@@ -139,6 +146,15 @@ class Prediction:
             "modules": [
                 {"name": name, "bytes": size} for name, size in list(self.modules(shown).items())[:NUM_MODULES]
             ],
+            "curve": [
+                {"microbatch": size, "device_bytes": self.peak(size).device_bytes, "breakdown": self.breakdown(size)}
+                # Off the line every size is a trace of its own.
+                for size in (_curve_sizes(shown) if self.is_exact else sizes)
+            ],
+            "timeline": {
+                "microbatch": shown,
+                "points": [point.to_dict() for point in timeline(self._traced.record(shown))],
+            },
         }
 
     def missing_bytes(self, microbatch: int = 1) -> int:
@@ -182,17 +198,27 @@ class Prediction:
 
         if not fits(1):
             return 0
-        low, high = 1, 2
-        while high < cap and fits(high):
-            low, high = high, high * 2
-        if high >= cap:
-            if fits(cap):
-                return cap
-            high = cap
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if fits(middle) else (low, middle)
-        return low
+        largest = _largest(fits, cap=cap)
+        # The allocator may serve one size by luck and not those just below it: an answer has neighbours that fit.
+        near = _NEIGHBOURS if self.is_exact else 0  # else each would cost a trace
+        while unsteady := [size for size in range(max(1, largest - near), largest) if not fits(size)]:
+            largest = _largest(fits, cap=unsteady[0] - 1)
+        return largest
+
+
+def _largest(fits: Callable[[int], bool], *, cap: int) -> int:
+    """Return the largest size up to `cap` that fits, where 1 does, by doubling and then halving the step."""
+    low, high = 1, 2
+    while high < cap and fits(high):
+        low, high = high, high * 2
+    if high >= cap:
+        if fits(cap):
+            return cap
+        high = cap
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
 
 
 def predict(
@@ -254,3 +280,10 @@ def predict_all(
 def _check_microbatch(microbatch: Any, name: str = "microbatch") -> None:
     if not isinstance(microbatch, int) or isinstance(microbatch, bool) or microbatch < 1:
         raise InputError(f"{name} is {microbatch!r}. Use a whole number of at least 1.")
+
+
+def _curve_sizes(shown: int) -> list[int]:
+    """Return sizes from 1 to a little beyond the one that is shown, itself among them."""
+    most = max(shown + 1, int(shown * (1 + _BEYOND)))
+    between = {round(1 + (most - 1) * step / (NUM_CURVE_SIZES - 1)) for step in range(NUM_CURVE_SIZES)}
+    return sorted({*between, shown, shown + 1})

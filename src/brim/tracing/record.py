@@ -41,10 +41,15 @@ class Storage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """Every storage, and every birth (number, bytes) and death (number, 0) in order."""
+    """Every storage, and every birth (number, bytes) and death (number, 0) in order.
+
+    Attributes:
+        step_starts: For every step, the number of the first storage that can be its own.
+    """
 
     storages: tuple[Storage, ...]
     events: tuple[tuple[int, int], ...]
+    step_starts: tuple[int, ...] = ()
 
     def peak(self) -> tuple[int, int]:
         """Return the most live bytes and the index of the event after which they were live."""

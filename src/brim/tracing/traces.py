@@ -91,6 +91,7 @@ def trace(
             batch = workload.batch(microbatch)
         ledger.phase = Phase.FORWARD
         for _ in range(steps or NUM_STEPS[workload.kind]):
+            ledger.begin_step()
             with _phase("step"):
                 workload.step(batch)
             watch.mark_gradients()

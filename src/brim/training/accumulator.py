@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from brim.errors import InputError
+from brim.planning.batch_plan import check_count
 from brim.training.gradient_sync import sync_for
 from brim.training.splitting import count_samples, split
 from brim.training.telling import warn_caller
@@ -68,8 +69,7 @@ class Accumulator:
         uneven: bool = False,
         group: Any = None,
     ) -> None:
-        if not isinstance(accumulation, int) or accumulation < 1:
-            raise InputError(f"accumulation is {accumulation!r}. Use a whole number of microbatches, at least 1.")
+        check_count("accumulation", accumulation)
         if on_nan not in ("raise", "skip"):
             raise InputError(f"on_nan is {on_nan!r}. Use 'raise' or 'skip'.")
         self.accumulation = accumulation
@@ -194,6 +194,8 @@ class Accumulator:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with a window that `state_dict` returned, its gradients included."""
+        if not isinstance(state, dict) or "gradients" not in state:
+            raise InputError("This is no state of an Accumulator. Pass what its state_dict() returned.")
         gradients, parameters = state["gradients"], self._updater.parameters()
         shapes = [(p.shape, g.shape) for p, g in zip(parameters, gradients, strict=False) if g is not None]
         if gradients and (len(gradients) != len(parameters) or any(ours != theirs for ours, theirs in shapes)):
@@ -258,7 +260,7 @@ class Accumulator:
         self.loss = math.fsum(report.loss for report in reports) / self.items
         if not window.is_reduced:
             self._sync.reduce(self._updater.parameters())
-        is_updated = self._updater.update((self._expected_items or 1.0) / self.items)
+        is_updated = self._updater.update((self._expected_items or 1.0) / self.items, loss=self.loss)
         self.num_updates += is_updated
         if not any(report.is_finished for report in reports):
             self._expected_items = self.items

@@ -34,6 +34,8 @@ def collate_packed(samples: Sequence[Any]) -> dict[str, Any]:
     >>> batch["cu_seqlens"], batch["max_seqlen"]
     (tensor([0, 3, 5], dtype=torch.int32), 3)
     """
+    if not samples:
+        raise InputError("There are no samples to pack. Leave out empty batches.")
     mappings = [sample if isinstance(sample, Mapping) else {"input_ids": sample} for sample in samples]
     names = [name for name in mappings[0] if name not in _REPLACED]
     rows = [{name: torch.as_tensor(mapping[name]) for name in names} for mapping in mappings]

@@ -160,6 +160,8 @@ class TokenBudgetSampler(Sampler[list[int]]):
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Go on where `state_dict` was taken: the next iterator begins after the batches that were taken."""
+        if not isinstance(state, Mapping):
+            raise InputError("This is no state of a TokenBudgetSampler. Pass what its state_dict() returned.")
         for name, value in self._identity().items():
             if state.get(name) != value:
                 raise InputError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,7 +41,8 @@ class Updater:
         scheduler: Any,
         is_telling: bool,
     ) -> None:
-        if clip_norm is not None and not (math.isfinite(clip_norm) and clip_norm > 0):
+        is_number = isinstance(clip_norm, numbers.Real) and math.isfinite(clip_norm) and clip_norm > 0
+        if clip_norm is not None and not is_number:
             raise InputError(f"clip_norm is {clip_norm!r}. Use a number above 0, or None not to clip.")
         self.grad_norm: torch.Tensor | None = None
         self._model = model
@@ -53,6 +55,8 @@ class Updater:
         if others or not self._optimizers:
             found = others[0] if others else "missing"
             raise InputError(f"The optimizer is {found}. Pass a torch optimizer or a list of them.")
+        if any(isinstance(given, torch.optim.LBFGS) for given in self._optimizers):
+            raise InputError("LBFGS runs the model by itself, several times a step. Use it without an Accumulator.")
 
     def parameters(self) -> list[torch.Tensor]:
         """Return the parameters of all optimizers, each once."""
@@ -67,9 +71,10 @@ class Updater:
         """Return the loss as its backward pass should see it."""
         return loss if self._scaler is None else self._scaler.scale(loss)
 
-    def update(self, factor: float) -> bool:
+    def update(self, factor: float, *, loss: float) -> bool:
         """Multiply the gradients by `factor`, clip them and step; return whether all optimizers stepped.
 
+        `loss` is the window's, which some schedulers go by.
         With a scaler, gradients that are not finite make it skip the step and lower its scale.
         """
         parameters = self.parameters()
@@ -88,7 +93,10 @@ class Updater:
         is_updated = self._step(optimizers)
         if is_updated:
             for scheduler in self._schedulers:
-                scheduler.step()
+                if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+                    scheduler.step(loss)
+                else:
+                    scheduler.step()
         self.clear()
         return is_updated
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -160,5 +161,9 @@ def check_microbatch(loss_sum: torch.Tensor, items: Count) -> None:
             "The loss needs no gradient. Compute it outside of torch.no_grad(), from a model with parameters to train."
         )
     # What is on a device is looked at when the window ends, so as not to wait for it now.
-    if not isinstance(items, torch.Tensor) and not (math.isfinite(items) and items >= 0):
-        raise InputError(f"items is {items!r}. Pass how many items the loss is the sum of, at least 0.")
+    if isinstance(items, torch.Tensor):
+        is_count = items.numel() == 1
+    else:
+        is_count = isinstance(items, numbers.Real) and math.isfinite(items) and items >= 0
+    if not is_count:
+        raise InputError(f"items is {items!r}. Pass how many items the loss is the sum of, one number, at least 0.")

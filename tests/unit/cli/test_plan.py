@@ -155,7 +155,7 @@ def test_advice_comes_with_the_numbers(brim_cli):
     [
         ([], "What fits?"),
         (["--largest", "4"], "Which effective batch?"),
-        (["--effective", "100", "--largest", "4", "--ranks", "8"], "Use 96 or 104"),
+        (["--effective", "7", "--largest", "4", "--ranks", "8"], "Use an effective batch of 8 or more"),
         (["--effective", "0", "--largest", "4"], "effective is 0"),
         (["--effective", "8", "--largest", "0"], "nothing fits"),
         (["--effective", "8", "--largest", "-2"], "nothing fits"),
@@ -180,7 +180,7 @@ def test_advice_comes_with_the_numbers(brim_cli):
         (["--config", "missing.json", "--gpu", "t4"], "cannot be read"),
         (["--workload", "missing.py:Name", "--gpu", "t4"], "There is no file"),
         (["--workload", f"{SIMPLE}:Train", "--gpu", "t4", "--ranks", "0"], "ranks is 0"),
-        (["--workload", f"{SIMPLE}:Train", "--gpu", "t4", "--ranks", "3", "--effective", "8"], "Use 6 or 9"),
+        (["--workload", f"{SIMPLE}:Train", "--gpu", "t4", "--ranks", "9", "--effective", "8"], "of 9 or more"),
         (["--model", "7b", "--gpu", "t4", "--ranks", "-1"], "ranks is -1"),
         (["--model", "70b", "--gpu", "t4", "--effective", "0"], "effective is 0"),
         (["--measured", "8:1GB", "--target", "9GB", "--effective", "-1"], "effective is -1"),
@@ -204,9 +204,9 @@ def test_what_makes_no_sense_is_refused_with_what_to_do(arguments, message, monk
 
 
 def test_bad_input_is_exit_code_2_and_one_clear_message(brim_cli):
-    run = brim_cli("plan", "--effective", "100", "--largest", "4", "--ranks", "8")
+    run = brim_cli("plan", "--effective", "7", "--largest", "4", "--ranks", "8")
     assert run.returncode == 2
-    assert run.stderr.startswith("Error: Effective batch 100 does not divide over 8 ranks. Use 96 or 104")
+    assert run.stderr.startswith("Error: Effective batch 7 is below 8 ranks: each needs at least one sample. Use an")
     assert "Traceback" not in run.stderr
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -136,7 +137,7 @@ def test_an_oom_beside_a_success_is_an_answer(brim_cli, grid):
     [
         (["nowhere.yaml"], "The sweep file nowhere.yaml cannot be read"),
         (["grid.yaml", "--engine", "slurm"], "There is no engine 'slurm'. Use one of: local, ray"),
-        (["grid.yaml", "--retry", "ooom"], "--retry 'ooom' is no kind of exit. Did you mean oom?"),
+        (["grid.yaml", "--retry", "ooom"], "--retry 'ooom' is no kind of exit. Use some of: done, oom,"),
         (["grid.yaml", "--max-experiments", "0"], "max_experiments is 0"),
         (["grid.yaml", "--jobs", "0"], "jobs is 0"),
         (["grid.yaml", "--ray-address", "here:1"], "A Ray address goes with --engine ray"),
@@ -158,6 +159,31 @@ def test_asking_for_a_gpu_that_is_not_there_is_refused_at_once(brim_cli, grid):
     run = brim_cli("sweep", "grid.yaml", "--gpus", "64")
     assert run.returncode == 1
     assert "A trial asks for 64 GPUs, but this machine has" in run.stderr
+
+
+def test_more_memory_than_there_is_is_refused_at_once(brim_cli, grid):
+    grid()
+    run = brim_cli("sweep", "grid.yaml", "--memory", "999TiB")
+    assert run.returncode == 1
+    assert re.search(r"asks for 999 TiB of memory, but this machine has", run.stderr.replace("\n", " "))
+
+
+def test_a_cluster_that_is_not_there_is_refused_at_once(brim_cli, grid):
+    grid()
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # bound, so that no one else listens there either
+        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+        run = brim_cli("sweep", "grid.yaml", "--engine", "ray", "--ray-address", address)
+    assert run.returncode == 1
+    assert f"No Ray cluster answers at {address}" in run.stderr
+
+
+def test_an_mlflow_that_cannot_be_used_costs_a_warning(brim_cli, grid):
+    grid(product={"value": [1]})
+    run = brim_cli("sweep", "grid.yaml", "--mlflow", "nonsense://here")
+    assert run.returncode == 0, run.stderr
+    assert "results do not go to MLflow at nonsense://here" in run.stderr
+    assert "1 trial: 1 done" in run.stdout
 
 
 def test_on_a_terminal_it_draws_a_live_table(grid, tmp_path):

@@ -30,3 +30,8 @@ def test_an_unknown_gpu_is_refused_with_the_nearest_names():
         find_gpu("rtx-3900")
     with pytest.raises(InputError, match="brim gpus"):
         find_gpu("")
+
+
+def test_a_family_is_answered_with_its_members():
+    with pytest.raises(InputError, match="Nearest: a100-40gb, a100-80gb"):
+        find_gpu("a100")

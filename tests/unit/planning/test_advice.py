@@ -99,3 +99,13 @@ def test_what_cannot_be_scaled_is_refused(arguments, message):
     arguments = {"learning_rate": 1e-3, "tuned_at": 64, "effective": 128, **arguments}
     with pytest.raises(InputError, match=message):
         scale_learning_rate(arguments.pop("learning_rate"), **arguments)
+
+
+def test_slow_with_nothing_known_asks_for_what_fits():
+    (advice,) = advise(gives(8, ranks=2), symptom="slow")
+    assert "Pass --largest" in advice.text
+
+
+def test_slow_with_one_microbatch_does_not_blame_accumulation():
+    (advice,) = advise(gives(256, ranks=2), largest=1000, symptom="slow")
+    assert "One microbatch a step already" in advice.text

@@ -13,7 +13,7 @@ COUNTS = st.integers(1, 5000)
 @given(effective=COUNTS, largest=st.integers(1, 200), ranks=st.integers(1, 64))
 def test_every_plan_is_exact_fits_and_uses_the_fewest_microbatches(effective, largest, ranks):
     try:
-        planned = brim.plan(effective, largest=largest, ranks=ranks, uneven=True)
+        planned = brim.plan(effective, largest=largest, ranks=ranks)
     except InputError as error:
         assert effective < ranks or "without a sample" in str(error)  # noqa: PT017
         return
@@ -28,13 +28,14 @@ def test_every_plan_is_exact_fits_and_uses_the_fewest_microbatches(effective, la
 
 
 @given(effective=COUNTS, ranks=st.integers(1, 64), largest=st.integers(1, 200))
-def test_ranks_are_alike_unless_uneven_is_asked_for(effective, ranks, largest):
-    if effective % ranks:
-        with pytest.raises(InputError):
-            brim.plan(effective, largest=largest, ranks=ranks)
-    else:
+def test_ranks_are_alike_where_they_divide_and_otherwise_a_note_says_so(effective, ranks, largest):
+    try:
         planned = brim.plan(effective, largest=largest, ranks=ranks)
-        assert planned.ranks_are_even
+    except InputError:
+        return
+    assert planned.ranks_are_even == (effective % ranks == 0)
+    assert any("Ranks differ" in note for note in planned.notes) == (not planned.ranks_are_even)
+    if planned.ranks_are_even:
         assert planned.microbatches_of(ranks - 1) == planned.microbatches
 
 
@@ -99,7 +100,7 @@ def test_the_document_is_the_documented_one():
         "per_rank": None,
         "notes": [],
     }
-    uneven = brim.plan(9, largest=3, ranks=2, uneven=True).to_dict()
+    uneven = brim.plan(9, largest=3, ranks=2).to_dict()
     assert uneven["per_rank"] == [[3, 2], [2, 2]]
     assert any("Ranks differ" in note for note in uneven["notes"])
 
@@ -114,8 +115,8 @@ def test_the_document_is_the_documented_one():
         ({"effective": 8.0, "largest": 4}, "effective is 8.0"),
         ({"effective": True, "largest": 4}, "effective is True"),
         ({"effective": 3, "largest": 4, "ranks": 8}, "at most 3 ranks"),
-        ({"effective": 100, "largest": 4, "ranks": 8}, "Use 96 or 104, or pass `uneven=True`"),
-        ({"effective": 9, "largest": 1, "ranks": 8, "uneven": True}, "without a sample. Use 16 or more"),
+        ({"effective": 9, "largest": 1, "ranks": 8}, "without a sample. Use 16 or more"),
+        ({"effective": 10**12, "largest": 1}, "takes 1,000,000,000,000 microbatches a step"),
     ],
 )
 def test_what_cannot_be_planned_is_refused_with_what_to_do(arguments, message):
@@ -130,3 +131,23 @@ def test_a_rank_that_is_not_there_is_refused():
 
 def test_many_microbatches_are_written_short():
     assert describe((5,) * 3 + (4,) * 9) == "3 × 5 + 9 × 4"
+
+
+@given(target=COUNTS, largest=st.integers(1, 200), ranks=st.integers(1, 16))
+def test_the_nearest_even_choice_is_the_nearest_with_up_to_twice_the_steps(target, largest, ranks):
+    fewest = -(-target // (ranks * largest))
+    misses = [
+        abs(size * steps * ranks - target) for steps in range(1, 2 * fewest + 1) for size in range(1, largest + 1)
+    ]
+    assert abs(nearest_even(target, largest=largest, ranks=ranks).difference) == min(misses)
+
+
+def test_of_equally_near_choices_the_one_with_the_fewest_steps_is_taken():
+    choice = nearest_even(97, largest=10)
+    assert (choice.plan.microbatch, choice.plan.accumulation) == (8, 12)
+
+
+def test_256_over_5_ranks_is_planned_exactly():
+    planned = brim.plan(256, largest=20, ranks=5)
+    assert [planned.microbatches_of(rank) for rank in (0, 1)] == [(18, 17, 17), (17, 17, 17)]
+    assert "Ranks differ: 1 with 52 samples, 4 with 51. 255 or 260 would divide over 5." in planned.notes

@@ -158,7 +158,7 @@ dist.destroy_process_group()
 
 
 def test_the_plain_loop_over_two_ranks_gives_the_full_batchs_gradient(tmp_path):
-    plans = [plan(14, largest=3, ranks=2), plan(13, largest=3, ranks=2, uneven=True), plan(6, largest=3, ranks=2)]
+    plans = [plan(14, largest=3, ranks=2), plan(13, largest=3, ranks=2), plan(6, largest=3, ranks=2)]
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.replace("PASTES", repr([(each.effective, paste(each, "torch").text) for each in plans])))
     ranks = [
@@ -172,7 +172,7 @@ def test_the_plain_loop_over_two_ranks_gives_the_full_batchs_gradient(tmp_path):
 
 def test_nothing_to_paste_has_a_space_at_the_end_of_a_line():
     for name in FRAMEWORKS:
-        for planned in (EVEN, UNEVEN, plan(9, largest=3, ranks=2, uneven=True)):
+        for planned in (EVEN, UNEVEN, plan(9, largest=3, ranks=2)):
             assert not re.search(r"[ \t]$", paste(planned, name).text, flags=re.MULTILINE)
 
 

@@ -122,13 +122,22 @@ def test_nothing_that_fits_is_answered_with_what_it_would_take():
 
 
 def test_what_it_would_take_really_fits():
-    sizing = size_up(find_model("8b"), Training(seq_len=512), gpu=find_gpu("rtx-3090"), ranks=1)
-    (line,) = [line for line in what_it_takes(sizing) if line.startswith("--ranks")]
-    ranks = int(line.split()[1])
-    assert ranks > 1
-    held = footprint(find_model("8b"), Training(seq_len=512))
-    assert held.state_bytes / ranks + held.sample_bytes <= sizing.limit_bytes
-    assert held.state_bytes / (ranks - 1) + held.sample_bytes > sizing.limit_bytes
+    sizing = size_up(find_model("8b"), Training(seq_len=2048), gpu=A100, ranks=8)
+    (line,) = [line for line in what_it_takes(sizing) if "ranks" in line]
+    # 64.2 GB of state over 8 ranks and four samples of 16.3 GB fit into 0.9 of the card.
+    assert line == "ZeRO-3 / FSDP over --ranks 8: then microbatch 4 fits on each"
+    held = footprint(find_model("8b"), Training(seq_len=2048))
+    assert held.state_bytes / 8 + 4 * held.sample_bytes <= sizing.limit_bytes
+    assert held.state_bytes / 8 + 5 * held.sample_bytes > sizing.limit_bytes
+
+
+def test_what_it_would_take_climbs_the_ladder_too():
+    takes = what_it_takes(size_up(find_model("70b"), Training(seq_len=2048), gpu=A100))
+    (qlora,) = [line for line in takes if line.startswith("--method qlora")]
+    alone = size_up(find_model("70b"), Training(seq_len=2048, method="qlora"), gpu=A100)
+    assert alone.largest == 0
+    fitting = next(rung for rung in alone.ladder if rung.largest)
+    assert qlora.endswith(f"then microbatch {fitting.largest:,} fits")
 
 
 def test_accumulation_is_told_for_32_and_64_and_the_target():

@@ -13,7 +13,7 @@ from brim.sweeping.outcome import FAILURE_FILE, LOG_FILE, RESULT_FILE, Exit, Exi
     [
         (Exit(exit_code=0), "", ExitKind.DONE, None),
         (Exit(exit_code=1), "", ExitKind.ERROR, "exit code 1"),
-        (Exit(exit_code=3), "no data\n", ExitKind.ERROR, "no data"),
+        (Exit(exit_code=3), "no data\n", ExitKind.ERROR, "exit code 3: no data"),
         (Exit(exit_code=-9), "", ExitKind.ERROR, "ended by SIGKILL"),
         (Exit(exit_code=-11), "", ExitKind.ERROR, "ended by SIGSEGV"),
         (Exit(exit_code=-9, oom_killed=True), "", ExitKind.HOST_OOM, "killed by the kernel: the host's memory ran out"),

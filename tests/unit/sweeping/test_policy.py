@@ -49,6 +49,8 @@ def test_only_larger_batches_of_the_same_model_are_predicted_to_run_out():
     assert frontier.predicts_oom(config("a", 16)) is None
     assert frontier.predicts_oom(config("b", 64)) is None
     assert frontier.predicts_oom(config("a", "auto")) is None
+    frontier.tell(config("a", 32), ExitKind.DONE)
+    assert frontier.predicts_oom(config("a", 64)) is None
 
 
 def failure(detail="ValueError: x", seconds=1.0, kind=ExitKind.ERROR):

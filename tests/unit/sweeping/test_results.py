@@ -1,6 +1,7 @@
 import csv
 import io
 import json
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -9,7 +10,7 @@ from tests.conftest import WORKLOADS
 import brim
 from brim.errors import InputError
 from brim.reporting.sweep import results_csv
-from brim.sweeping.results import sort_results
+from brim.sweeping.results import TrialResult, overview, sort_results
 
 BASE = {"room": 8, "hp": {"batch_size": 1}, "value": 3, "seed": 0}
 
@@ -70,6 +71,48 @@ def test_csv_has_what_was_used_and_what_came_out(results):
     assert [row["status"] for row in rows] == ["done", "oom", "done"]
     assert [row["batch"] for row in rows] == ["4", "", "2"]
     assert rows[1]["detail"] == "MemoryError: 16 samples"
+
+
+def test_csv_keeps_what_was_asked_for_beside_what_was_used():
+    asked = TrialResult(id="a", config={"batch": 128}, status="done", effective={"batch": 16, "accumulation": 8})
+    plain = TrialResult(id="b", config={"batch": 16}, status="done")
+    rows = list(csv.DictReader(io.StringIO(results_csv([asked, plain]))))
+    assert [(row["batch"], row["effective.batch"], row["effective.accumulation"]) for row in rows] == [
+        ("128", "16", "8"),
+        ("16", "16", ""),
+    ]
+
+
+def test_only_a_trial_that_is_done_can_be_the_best(tmp_path):
+    document = {
+        "function": "trials.py:report_and_fail",
+        "workdir": str(WORKLOADS),
+        "base": {"value": 0, "bad": 9},
+        "metric": "score",
+        "sweep": {"product": {"value": [1, 9, 3]}},
+    }
+    results = brim.sweep(document, out=tmp_path / "out")
+    assert [trial.status for trial in results] == ["done", "error", "done"]
+    assert results.trials[1].metrics == {"score": 9}
+    assert results.best.config["value"] == 3
+    assert [trial.config["value"] for trial in sort_results(results, "metric")] == [3, 1, 9]
+
+
+def test_what_was_begun_is_shown_without_reading_a_plan_of_billions(tmp_path):
+    many = list(range(2000))
+    document = {
+        "function": "trials.py:succeed",
+        "workdir": str(WORKLOADS),
+        "base": {"dir": str(tmp_path), "value": 0, "a": 0, "b": 0},
+        "metric": "score",
+        "sweep": {"product": {"value": many, "a": many, "b": many}},
+    }
+    brim.sweep(document, out=tmp_path / "out", max_experiments=3)
+    plan = brim.SweepResults.read(tmp_path / "out").plan
+    seen = overview(brim.SweepResults(replace(plan, limit=None), tmp_path / "out"), most_rows=200)
+    assert [trial.config["b"] for trial in seen.rows] == [0, 1, 2]
+    assert seen.statuses == {"done": 3, "planned": 2000**3 - 3}
+    assert seen.best == seen.rows[0]
 
 
 def test_a_journal_that_was_mangled_is_refused_with_its_line(results):

@@ -109,10 +109,10 @@ def test_an_edited_file_runs_only_what_is_new_and_says_what_is_gone(write):
     run(write("succeed", {"value": [1, 2, 3]}))
     path = write("succeed", {"value": [2, 3, 4, 5]})
     planned, told = run(path, dry_run=True)
-    assert told.notes == ["the sweep was edited: 2 new, 2 kept, 1 gone"]
+    assert told.notes == ["the sweep was edited: 2 new, 2 kept, 1 gone (value=1)"]
     assert [trial.status for trial in planned] == ["done", "done", "planned", "planned"]
     results, told = run(path)
-    assert told.notes == ["the sweep was edited: 2 new, 2 kept, 1 gone"]
+    assert told.notes == ["the sweep was edited: 2 new, 2 kept, 1 gone (value=1)"]
     assert [config["value"] for config, _ in told.started_trials] == [4, 5]
     assert [trial.config["value"] for trial in results] == [2, 3, 4, 5]
 
@@ -120,8 +120,15 @@ def test_an_edited_file_runs_only_what_is_new_and_says_what_is_gone(write):
 def test_an_edited_base_makes_every_trial_new(write):
     run(write("succeed", {"value": [1, 2]}))
     _, told = run(write("succeed", {"value": [1, 2]}, base={"batch": 5}))
-    assert told.notes == ["the sweep was edited: 2 new, 0 kept, 2 gone"]
+    assert told.notes == ["the sweep was edited: 2 new, 0 kept, 2 gone (value=1; value=2)"]
     assert len(told.started_trials) == 2
+
+
+def test_what_is_gone_is_told_once_whatever_runs_again(write):
+    run(write("fail", {"value": [1, 2]}))
+    run(write("fail", {"value": [2, 3]}))
+    _, told = run(write("fail", {"value": [3, 4, 5]}), retry=["error"])
+    assert told.notes == ["the sweep was edited: 2 new, 1 kept, 1 gone (value=2)"]
 
 
 def test_a_changed_command_keeps_results_but_says_so(write):
@@ -178,6 +185,37 @@ def test_larger_batches_of_a_model_that_ran_out_are_skipped_when_asked(write):
     # Without the wish they run.
     results, told = run(write("run_out_above_batch", product, base=base), jobs=1)
     assert [config["hp.batch_size"] for config, _ in told.started_trials] == [64, 64]
+
+
+def test_a_batch_that_fits_now_no_longer_stands_before_larger_ones(write):
+    settings = {"on_oom": {"skip_larger": "hp.batch_size"}}
+    product = {"hp.batch_size": [4, 16, 64]}
+    base = {"room": 8, "hp": {"batch_size": 1}, "model": {"type": "a"}}
+    run(write("run_out_above_batch", product, base=base, **settings), jobs=1)
+    path = write("succeed", product, base=base, **settings)  # the code was mended
+    results, _ = run(path, jobs=1, retry=["oom"])
+    assert [trial.status for trial in results] == ["done"] * 3
+
+
+def test_a_function_that_is_not_there_fails_once_with_the_nearest(write):
+    path = write("suceed", {"value": list(range(50))})
+    with pytest.raises(SweepStoppedError, match=r"No trial can be started: .* 'suceed'\. Did you mean succeed\?"):
+        run(path, jobs=1)
+    assert sum(event["event"] == "ended" for event in journal_of(path)) == 1
+
+
+def test_a_functions_log_begins_with_its_own_traceback(write):
+    path = write("fail", {"value": [1]})
+    results, _ = run(path)
+    log = (path.with_suffix(".sweep") / "trials" / next(iter(results)).id / "log.txt").read_text()
+    assert log.startswith("Traceback")
+    assert "BecomeTrial" not in log
+
+
+def test_a_file_is_no_place_for_results(write):
+    path = write("succeed", {"value": [1]})
+    with pytest.raises(InputError, match=r"grid\.yaml is a file\. Results need a folder"):
+        run(path, out=path)
 
 
 def test_after_equal_fast_failures_the_sweep_stops_and_says_why(write):
@@ -440,7 +478,7 @@ def test_auto_finds_each_batch_once_for_every_case_and_runs_with_it(write, tmp_p
 
 
 @pytest.mark.slow
-def test_auto_where_nothing_fits_is_an_oom_and_an_error_of_the_workload_is_an_error(write):
+def test_auto_where_nothing_fits_is_an_oom_and_a_workload_that_is_not_there_stops_the_sweep(write):
     auto = {**FINDING, "workload": "simple.py:Huge", "memory": "500MiB"}
     product = {"rows": [16], "seed": [0, 1], "hp.batch_size": {"auto": auto}}
     base = {"rows": 1, "seed": 0, "hp": {"batch_size": 1}, "value": 1}
@@ -449,8 +487,5 @@ def test_auto_where_nothing_fits_is_an_oom_and_an_error_of_the_workload_is_an_er
     assert "nothing fits" in results.trials[0].detail
     assert len(told.started_trials) == 1
     auto = {**FINDING, "workload": "simple.py:Missing"}
-    results, _ = run(write("succeed", {"hp.batch_size": {"auto": auto}}, base=base, file="other.yaml"))
-    (trial,) = results
-    assert trial.status == "error"
-    assert trial.detail.startswith("finding the batch size: WorkloadNotFoundError: ")
-    assert "simple.py has no 'Missing'" in trial.detail
+    with pytest.raises(SweepStoppedError, match=r"finding the batch size: .*simple\.py has no 'Missing'"):
+        run(write("succeed", {"hp.batch_size": {"auto": auto}}, base=base, file="other.yaml"))

@@ -200,6 +200,11 @@ def test_every_list_of_blocks_is_checkpointed_and_gradients_stay_the_same():
     assert lines.startswith("for block in list(model[1]) + list(model[2]):")
 
 
+def test_a_model_that_is_itself_a_list_of_blocks_is_checkpointed():
+    lines = checkpoint_blocks("model", nn.Sequential(Block(), Block()))
+    assert lines.startswith("for block in model:")
+
+
 def test_batch_norm_inside_of_blocks_is_pointed_out():
     block = lambda: nn.Sequential(nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4))  # noqa: E731
     lines = checkpoint_blocks("model", nn.ModuleDict({"blocks": nn.ModuleList([block(), block()])}))

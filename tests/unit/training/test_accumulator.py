@@ -169,6 +169,16 @@ def test_several_optimizers_and_schedulers_step_once_a_window():
     assert {int(state["step"]) for state in optimizers[1].state.values()} == {3}
 
 
+def test_a_scheduler_that_goes_by_the_loss_is_given_the_windows():
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=1e9, threshold_mode="abs")
+    acc = brim.Accumulator(model, optimizer, accumulation=1, scheduler=scheduler)
+    for k in range(3):
+        acc.backward(loss_sum(model, *make_batch(2, seed=k)), items=2)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * 0.1**2)
+
+
 def test_the_norm_is_clipped_over_all_optimizers_after_weighting():
     model = make_model()
     optimizers = [torch.optim.SGD(model[0].parameters(), lr=0.1), torch.optim.SGD(model[2].parameters(), lr=0.1)]
@@ -217,6 +227,14 @@ def test_a_state_of_another_model_is_refused():
     state = acc.state_dict()
     with pytest.raises(InputError, match="4 gradients that do not fit the optimizers' 2 parameters"):
         brim.Accumulator(other, torch.optim.SGD(other.parameters(), lr=0.1), accumulation=2).load_state_dict(state)
+
+
+@pytest.mark.parametrize("state", [{}, None])
+def test_what_is_no_state_is_refused(state):
+    model = make_model()
+    acc = brim.Accumulator(model, torch.optim.SGD(model.parameters(), lr=0.1), accumulation=2)
+    with pytest.raises(InputError, match="no state of an Accumulator"):
+        acc.load_state_dict(state)
 
 
 def test_a_loss_that_is_not_finite_is_named_and_nothing_is_updated():
@@ -297,6 +315,8 @@ def test_gradients_from_elsewhere_are_refused():
         ({"accumulation": 0}, "accumulation is 0"),
         ({"accumulation": -3}, "accumulation is -3"),
         ({"accumulation": 2.5}, "accumulation is 2.5"),
+        ({"accumulation": True}, "accumulation is True"),
+        ({"accumulation": 2, "clip_norm": "x"}, "clip_norm is 'x'"),
         ({"accumulation": 2, "clip_norm": 0}, "clip_norm is 0"),
         ({"accumulation": 2, "clip_norm": float("nan")}, "clip_norm is nan"),
         ({"accumulation": 2, "on_nan": "ignore"}, "on_nan is 'ignore'"),
@@ -314,6 +334,8 @@ def test_what_is_no_optimizer_is_refused():
         brim.Accumulator(model, model.parameters(), accumulation=2)
     with pytest.raises(InputError, match="The optimizer is missing"):
         brim.Accumulator(model, [], accumulation=2)
+    with pytest.raises(InputError, match="LBFGS runs the model by itself"):
+        brim.Accumulator(model, torch.optim.LBFGS(model.parameters()), accumulation=2)
 
 
 def test_losses_and_items_that_cannot_be_used_are_refused():
@@ -326,6 +348,9 @@ def test_losses_and_items_that_cannot_be_used_are_refused():
         acc.backward(1.5, items=2)
     with pytest.raises(InputError, match="The loss needs no gradient"):
         acc.backward(loss_sum(model, x, y).detach(), items=2)
+    for items in (None, "2", torch.tensor([1, 2])):
+        with pytest.raises(InputError, match=r"items is .* one number"):
+            acc.backward(loss_sum(model, x, y), items=items)
     with pytest.raises(InputError, match="items is -1"):
         acc.backward(loss_sum(model, x, y), items=-1)
     with pytest.raises(InputError, match="Microbatch 1 of window 1 was given fewer than 0 items"):

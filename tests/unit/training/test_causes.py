@@ -39,6 +39,7 @@ def of_microbatches(scale):
         (of_items(1 / 3), {"num_microbatches": 3}, (Cause.DOUBLE_DIVISION,)),
         (of_items(0.125), {"num_microbatches": 2}, (Cause.CONSTANT_TAIL, Cause.DOUBLE_DIVISION)),
         (of_items(37.0), {}, (Cause.NO_DIVISION,)),
+        (of_items(4.0), {}, (Cause.NO_DIVISION,)),
         (of_microbatches(4.0), {}, (Cause.MEAN_OF_MEANS, Cause.NO_DIVISION)),
         (of_items(1 / 3), {"num_ranks": 3}, (Cause.MISSING_RANKS,)),
         (of_items(1 / 6), {"num_ranks": 3, "num_microbatches": 2}, (Cause.MISSING_RANKS, Cause.CONSTANT_TAIL)),

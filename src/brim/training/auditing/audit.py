@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from brim.errors import InputError
+from brim.planning.batch_plan import check_count
 from brim.probing.snapshot import restored
 from brim.training.auditing.judge import Judge
 from brim.training.auditing.reference import LossFn
@@ -47,6 +48,8 @@ def audit(
     Returns:
         The ratio of the gradients for every window, with its causes by name. Print it.
     """
+    if accumulation is not None:
+        check_count("accumulation", accumulation)
     case = prepare(loop, model, batches, loss_fn, accumulation)
     _check(case.model, case.batches, tolerance)
     judge, drawn = Judge(case.model, case.loss_fn), Batches(case.batches)

@@ -129,8 +129,10 @@ def _explanations(
         ]
     divisions += [
         ((Cause.DOUBLE_DIVISION,), 1 / accumulation),
-        ((Cause.NO_DIVISION,), items / num_ranks if by_items else float(num_microbatches)),
+        ((Cause.NO_DIVISION,), float(num_microbatches)),
     ]
+    if by_items:
+        divisions.append(((Cause.NO_DIVISION,), items / num_ranks))
     ranks: list[tuple[tuple[Cause, ...], float]] = [((), 1.0)]
     if num_ranks > 1:
         ranks.append(((Cause.MISSING_RANKS,), 1 / num_ranks))

@@ -1,0 +1,1 @@
+"""`brim watch`: what devices hold, what a job did, and whether it ran as planned."""

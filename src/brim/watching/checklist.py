@@ -1,0 +1,134 @@
+"""Whether a job ran as planned: one line for each thing that matters, and what was not seen is not a pass."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from brim.project.plan_book import KeptPlan
+from brim.units import format_bytes, format_seconds
+from brim.watching.job import Observed
+
+# By how much a step may take longer than when the plan last ran well. A choice.
+SLOWER = 1.25
+_LONGEST_LINE = 120
+_TELL = "call brim.log_step() after each step"
+
+
+ENDED = "ran to its end"
+NO_OOM = "no out-of-memory"
+
+
+class Mark(str, enum.Enum):
+    """How a check ended."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    NOT_SEEN = "not seen"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One line of the checklist."""
+
+    name: str
+    mark: Mark
+    text: str
+
+    def to_dict(self) -> dict[str, str]:
+        """Return the check as plain data."""
+        return {"name": self.name, "mark": self.mark.value, "text": self.text}
+
+
+def judge(seen: Observed, plan: KeptPlan | None) -> list[Check]:
+    """Return the checklist of a job, held against the plan it should have run with."""
+    return [_end(seen), _ooms(seen), _retries(seen), *_memory(seen, plan), _step_time(seen, plan)]
+
+
+def has_passed(checks: Sequence[Check]) -> bool:
+    """Return whether nothing failed."""
+    return all(check.mark is not Mark.FAIL for check in checks)
+
+
+def says_something_about_the_plan(checks: Sequence[Check]) -> bool:
+    """Return whether a verdict on the plan follows: not where the job failed for a reason of its own."""
+    marks = {check.name: check.mark for check in checks}
+    return marks[ENDED] is Mark.PASS or marks[NO_OOM] is Mark.FAIL
+
+
+def _end(seen: Observed) -> Check:
+    took = format_seconds(seen.seconds)
+    if seen.exit_code == 0:
+        return Check(name=ENDED, mark=Mark.PASS, text=f"exit code 0 after {took}")
+    how = f"exit code {seen.exit_code}" if seen.exit_code > 0 else f"ended by signal {-seen.exit_code}"
+    return Check(name=ENDED, mark=Mark.FAIL, text=f"{how} after {took}")
+
+
+def _ooms(seen: Observed) -> Check:
+    if seen.was_oom_killed:
+        return Check(name=NO_OOM, mark=Mark.FAIL, text="killed while the kernel killed for lack of memory")
+    if seen.told.ooms:
+        return Check(name=NO_OOM, mark=Mark.FAIL, text=f"{seen.told.ooms:,} counted by torch's allocator")
+    if seen.oom_lines:
+        return Check(name=NO_OOM, mark=Mark.FAIL, text=seen.oom_lines[-1][:_LONGEST_LINE])
+    where = "none in its output" if seen.told.ooms is None else "none counted by torch's allocator"
+    return Check(name=NO_OOM, mark=Mark.PASS, text=where)
+
+
+def _retries(seen: Observed) -> Check:
+    name, retries = "no allocator retries", seen.told.allocator_retries
+    if retries is None:
+        return Check(name=name, mark=Mark.NOT_SEEN, text=f"torch counts them on CUDA: {_TELL}")
+    if retries:
+        text = f"{retries:,}: memory was full, and steps waited while the allocator gave cached memory back"
+        return Check(name=name, mark=Mark.FAIL, text=text)
+    return Check(name=name, mark=Mark.PASS, text="none counted by torch's allocator")
+
+
+def _memory(seen: Observed, plan: KeptPlan | None) -> list[Check]:
+    names = ("fills what was planned", "peak within its range")
+    peak_bytes = seen.gpu_peak_bytes or seen.host_peak_bytes
+    where = "GPU" if seen.gpu_peak_bytes else "host"
+    why = _not_comparable(seen, plan)
+    if why is not None:
+        reached = "" if peak_bytes is None else f"{format_bytes(peak_bytes)} on the {where}; "
+        return [Check(name=name, mark=Mark.NOT_SEEN, text=f"{reached}{why}") for name in names]
+    assert plan is not None
+    assert plan.expected is not None
+    expected, peak = plan.expected, peak_bytes or 0
+    low, high, memory = expected.peak_low_bytes, expected.peak_high_bytes, expected.memory_bytes
+    fill = f"{peak / memory:.0%} of {format_bytes(memory)}, planned at least {low / memory:.0%}"
+    peaked = f"{format_bytes(peak)} on the {where}, planned {format_bytes(low)} to {format_bytes(high)}"
+    return [
+        Check(name=names[0], mark=Mark.PASS if peak >= low else Mark.FAIL, text=fill),
+        Check(name=names[1], mark=Mark.PASS if low <= peak <= high else Mark.FAIL, text=peaked),
+    ]
+
+
+def _not_comparable(seen: Observed, plan: KeptPlan | None) -> str | None:
+    """Say why a job's memory cannot be held against its plan; None where it can."""
+    if plan is None:
+        return "no plan is active here: brim plan … --save keeps one"
+    if plan.expected is None:
+        return f"plan {plan.number} says no peak: plan with --measured, --model or --workload for one"
+    if plan.expected.gpu is not None and seen.gpu_peak_bytes is None:
+        return f"plan {plan.number} is for {plan.expected.gpu}, and no memory of a GPU was seen"
+    if seen.gpu_peak_bytes is None and seen.host_peak_bytes is None:
+        return "the job ended before its memory was seen"
+    return None
+
+
+def _step_time(seen: Observed, plan: KeptPlan | None) -> Check:
+    name, seconds = "step time", seen.told.step_seconds
+    if seconds is None:
+        return Check(name=name, mark=Mark.NOT_SEEN, text=f"the job told none: {_TELL}")
+    text = f"{format_seconds(seconds)} over {seen.told.num_steps:,} steps"
+    usual = plan.step_seconds if plan is not None else None
+    if usual is None:
+        return Check(name=name, mark=Mark.NOT_SEEN, text=f"{text}; no earlier run to hold it against")
+    mark = Mark.FAIL if seconds > SLOWER * usual else Mark.PASS
+    return Check(name=name, mark=mark, text=f"{text}; {format_seconds(usual)} when it last ran well")

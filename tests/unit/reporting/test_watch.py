@@ -1,0 +1,71 @@
+import io
+from datetime import datetime, timezone
+
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from brim.planning import BatchPlan
+from brim.planning.expectation import Expectation
+from brim.project import KeptPlan
+from brim.reporting.watch import WatchView, log_line
+from brim.watching.samples import DeviceSample, ProcessSample
+
+GIB = 2**30
+GPU = DeviceSample(
+    name="cuda:0",
+    title="Fake RTX [bold]",
+    used_bytes=12 * GIB,
+    total_bytes=24 * GIB,
+    utilization=0.73,
+    watts=240.0,
+    most_watts=350.0,
+    processes=(ProcessSample(pid=42, name="python [x]", used_bytes=None),),
+)
+GONE = DeviceSample(name="cuda:1", title="Fake RTX", used_bytes=0, total_bytes=0, is_gone=True)
+CPU = DeviceSample(name="cpu", title="8 cores", used_bytes=GIB, total_bytes=64 * GIB, utilization=0.1)
+PLAN = KeptPlan(
+    number=2,
+    made=datetime(2026, 11, 16, tzinfo=timezone.utc),
+    plan=BatchPlan(effective=64),
+    expected=Expectation(memory_bytes=24 * GIB, peak_low_bytes=18 * GIB, peak_high_bytes=22 * GIB, gpu="rtx-3090"),
+)
+
+
+def drawn(width, devices=(GPU, GONE, CPU), plan=PLAN):
+    view = WatchView(plan=plan, note="q leaves")
+    view.update(devices, job="the job holds 1 GiB")
+    console = Console(width=width, file=io.StringIO())
+    console.print(view)
+    return console.file.getvalue()
+
+
+def test_a_device_shows_what_it_holds_does_and_draws():
+    text = drawn(100)
+    assert "cuda:0  Fake RTX [bold]   73% busy  240 of 350 W" in text
+    assert "50%  12.0 GiB of 24.0 GiB" in text
+    assert "42" in text
+    assert "not told  python [x]" in text
+    assert "cuda:1  Fake RTX  does not answer any more" in text
+
+
+def test_the_plans_peak_is_marked_on_the_kind_of_device_it_is_for():
+    marked = [line for line in drawn(100).splitlines() if "┃" in line]
+    assert len(marked) == 2
+    assert "12.0 GiB of 24.0 GiB" in marked[0]
+    assert "plan 2 fills 18.0 GiB to 22.0 GiB" in marked[1]
+    assert "┃" not in drawn(100, devices=(CPU,))
+    assert "┃" not in drawn(100, plan=None)
+
+
+@given(width=st.integers(12, 200))
+def test_no_line_is_longer_than_the_terminal(width):
+    assert max(map(len, drawn(width).splitlines())) <= width
+
+
+def test_a_log_has_one_line():
+    line = log_line((GPU, GONE, CPU), "step 3")
+    assert line == (
+        "cuda:0 12.0 GiB of 24.0 GiB (50%), 73% busy, 240 W · cuda:1 does not answer any more · "
+        "cpu 1.00 GiB of 64.0 GiB (2%), 10% busy · step 3"
+    )

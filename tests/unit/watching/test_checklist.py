@@ -1,0 +1,80 @@
+from dataclasses import replace
+from datetime import datetime, timezone
+
+import pytest
+
+from brim.planning import BatchPlan
+from brim.planning.expectation import Expectation
+from brim.project import KeptPlan
+from brim.watching.checklist import Mark, has_passed, judge, says_something_about_the_plan
+from brim.watching.job import Observed
+from brim.watching.telling import Told
+
+GIB = 2**30
+EXPECTED = Expectation(memory_bytes=24 * GIB, peak_low_bytes=18 * GIB, peak_high_bytes=22 * GIB)
+PLAN = KeptPlan(
+    number=3,
+    made=datetime(2026, 11, 16, tzinfo=timezone.utc),
+    plan=BatchPlan(effective=64),
+    expected=EXPECTED,
+    step_seconds=0.2,
+)
+GOOD = Observed(
+    exit_code=0,
+    seconds=60.0,
+    host_peak_bytes=3 * GIB,
+    gpu_peak_bytes=20 * GIB,
+    oom_lines=(),
+    was_oom_killed=False,
+    told=Told(num_steps=100, step_seconds=0.21, allocator_retries=0, ooms=0, reserved_bytes=20 * GIB),
+)
+
+
+def marks(seen, plan=PLAN):
+    return {check.name: check.mark for check in judge(seen, plan)}
+
+
+def test_a_run_as_planned_passes_everywhere():
+    assert set(marks(GOOD).values()) == {Mark.PASS}
+    assert has_passed(judge(GOOD, PLAN))
+
+
+@pytest.mark.parametrize(
+    ("change", "failed"),
+    [
+        ({"exit_code": 1}, {"ran to its end"}),
+        ({"exit_code": -9, "was_oom_killed": True}, {"ran to its end", "no out-of-memory"}),
+        ({"oom_lines": ("CUDA out of memory",)}, {"no out-of-memory"}),
+        ({"told": replace(GOOD.told, ooms=2)}, {"no out-of-memory"}),
+        ({"told": replace(GOOD.told, allocator_retries=1)}, {"no allocator retries"}),
+        ({"told": replace(GOOD.told, step_seconds=0.3)}, {"step time"}),
+        ({"gpu_peak_bytes": 10 * GIB}, {"fills what was planned", "peak within its range"}),
+        ({"gpu_peak_bytes": 23 * GIB}, {"peak within its range"}),
+    ],
+)
+def test_each_thing_that_goes_wrong_fails_its_own_line(change, failed):
+    found = marks(replace(GOOD, **change))
+    assert {name for name, mark in found.items() if mark is Mark.FAIL} == failed
+
+
+def test_what_was_not_seen_is_no_pass():
+    blind = replace(GOOD, told=Told(), gpu_peak_bytes=None, host_peak_bytes=None)
+    found = marks(blind)
+    unseen = {name for name, mark in found.items() if mark is Mark.NOT_SEEN}
+    assert unseen == {"no allocator retries", "fills what was planned", "peak within its range", "step time"}
+    assert marks(GOOD, None)["peak within its range"] is Mark.NOT_SEEN
+    assert marks(GOOD, replace(PLAN, expected=None))["fills what was planned"] is Mark.NOT_SEEN
+
+
+def test_the_hosts_memory_is_not_held_against_a_plan_for_a_gpu():
+    for_gpu = replace(PLAN, expected=replace(EXPECTED, gpu="rtx-3090"))
+    check = judge(replace(GOOD, gpu_peak_bytes=None), for_gpu)[3]
+    assert check.mark is Mark.NOT_SEEN
+    assert "plan 3 is for rtx-3090" in check.text
+
+
+def test_a_job_that_fails_for_a_reason_of_its_own_says_nothing_about_the_plan():
+    assert says_something_about_the_plan(judge(GOOD, PLAN))
+    assert not says_something_about_the_plan(judge(replace(GOOD, exit_code=1), PLAN))
+    ran_out = replace(GOOD, exit_code=1, oom_lines=("CUDA out of memory",))
+    assert says_something_about_the_plan(judge(ran_out, PLAN))
