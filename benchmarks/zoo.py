@@ -94,7 +94,10 @@ MODELS: dict[str, tuple[str, Callable[[], nn.Module]]] = {
     ),
     "transformers Llama": ("tokens", lambda: _text("Llama", **_SMALL, num_key_value_heads=2)),
     "transformers Qwen2": ("tokens", lambda: _text("Qwen2", **_SMALL, num_key_value_heads=2)),
-    "transformers T5": ("tokens", lambda: _text("T5", d_model=128, d_kv=32, d_ff=256, num_layers=2, num_heads=4)),
+    "transformers T5": (
+        "tokens",
+        lambda: _text("T5", d_model=128, d_kv=32, d_ff=256, num_layers=2, num_heads=4, decoder_start_token_id=0),
+    ),
     "timm resnet18": ("images", lambda: _timm("resnet18")),
     "timm mobilenetv3_small_100": ("images", lambda: _timm("mobilenetv3_small_100")),
     "timm efficientnet_b0": ("images", lambda: _timm("efficientnet_b0")),
