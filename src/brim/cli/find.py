@@ -17,8 +17,12 @@ NOTHING_FITS = 3
 
 def command(
     workload: Annotated[
-        str,
-        typer.Argument(help="file.py:Name or package.module:Name, a subclass of brim.Workload.", metavar="WORKLOAD"),
+        list[str],
+        typer.Argument(
+            help="file.py:Name or package.module:Name, a subclass of brim.Workload; or after -- a command with "
+            "{batch} where the microbatch belongs.",
+            metavar="WORKLOAD | -- COMMAND …{batch}…",
+        ),
     ],
     case: Annotated[
         list[str] | None,
@@ -56,6 +60,7 @@ def command(
     """
     # Imported here, in every command, so that `brim --help` answers at once.
     from brim.cases import parse_cases
+    from brim.probing.scripts.command import BATCH
     from brim.searching import Doubling
 
     chosen: str | Strategy = strategy
@@ -66,8 +71,9 @@ def command(
     if scale_table is not None and strategy != "estimate":
         raise InputError("--scale-table goes with --strategy estimate.")
     cases = parse_cases(case or [], start_from=start_from)
+    is_command = len(workload) > 1 or BATCH in workload[0]
     return find_and_print(
-        workload,
+        workload if is_command else workload[0],
         as_json=json,
         cases=cases,
         device=device,
@@ -86,7 +92,7 @@ def command(
     )
 
 
-def find_and_print(workload: str, *, as_json: bool, **settings: Any) -> int:
+def find_and_print(workload: str | list[str], *, as_json: bool, **settings: Any) -> int:
     """Search, print what was found, also when the search was cut short, and return the exit code."""
     from brim.cli.output import observer, print_findings
     from brim.finding import find

@@ -43,14 +43,21 @@ def check_fill(fill: float) -> None:
         raise InputError(f"fill is {fill!r}. Use a share of the memory above 0 and at most 1, e.g. 0.9.")
 
 
-def resolve(name: str, *, memory: str | int | None, fill: float) -> Device:
-    """Return the device called `name`; `memory` replaces what is free on it now."""
+def resolve(name: str, *, memory: str | int | None, fill: float, num_sharing: int = 1) -> Device:
+    """Return the device called `name`; `memory` replaces what is free on it now.
+
+    Args:
+        name: `auto`, `cpu` or `cuda:N`.
+        memory: What each process may have in all.
+        fill: The share of it that a peak may use.
+        num_sharing: How many processes share what is free on the CPU.
+    """
     check_fill(fill)
     memory_bytes = None if memory is None else parse_bytes(memory)
     if name == "auto":
         name = "cuda:0" if nvml.visible_gpus() else "cpu"
     if name == "cpu":
-        return Device(name="cpu", memory_bytes=memory_bytes or cpu.available_bytes(), fill=fill)
+        return Device(name="cpu", memory_bytes=memory_bytes or cpu.available_bytes() // num_sharing, fill=fill)
     match = re.fullmatch(r"cuda(?::(\d+))?", name)
     if match is None:
         raise InputError(f"There is no device {name!r}. Use auto, cpu or cuda:N.")

@@ -116,7 +116,7 @@ class CaseSearch:
         raise UnclearError(
             f"Microbatch {ask.microbatch} {self._of_case()}ended {NUM_RETRIES + 1} times for no known reason; the last "
             f"time the process {outcome.probe.detail}. This is not read as out of memory. "
-            "Run the workload by itself at this size, or raise --timeout if it is only slow.",
+            "Run the workload by itself at this size, or raise --timeout if it is only slow." + _full_log(outcome),
             microbatch=ask.microbatch,
             log_tail=outcome.log_tail,
         )
@@ -124,6 +124,12 @@ class CaseSearch:
     def _note(self, search: Search, strategy: Strategy) -> str | None:
         if search.answer is None:
             return self._nothing_fits(strategy)
+        best = self._probes[-1]
+        if best.steps and best.samples < best.steps * best.microbatch:
+            return (
+                f"at microbatch {best.microbatch} the model saw {best.samples} samples in {best.steps} steps: "
+                "the script may split its batches, or its data may end"
+            )
         if not self.fresh:
             return "ran in this process only: isolate=True runs the answer once more in a fresh one"
         return None
@@ -151,12 +157,19 @@ class CaseSearch:
 def _workload_error(case: Case, outcome: Outcome) -> WorkloadError:
     where = f" for case {case}" if case else ""
     error_class = IdleStepError if outcome.idle else WorkloadError
-    message = f"{outcome.phase} failed at microbatch {outcome.probe.microbatch}{where}: {outcome.probe.detail}"
+    if outcome.phase == "start":
+        message = f"The command failed at microbatch {outcome.probe.microbatch}{where}: {outcome.probe.detail}"
+    else:
+        message = f"{outcome.phase} failed at microbatch {outcome.probe.microbatch}{where}: {outcome.probe.detail}"
     if outcome.probe.microbatch == 1 and outcome.phase == "step" and not outcome.idle:
         message += "\nIf only a single sample fails, as with BatchNorm, start higher: start=2 (--start 2)."
     return error_class(
-        message,
+        message + _full_log(outcome),
         phase=outcome.phase,
         traceback=outcome.traceback,
         log_tail=outcome.log_tail,
     )
+
+
+def _full_log(outcome: Outcome) -> str:
+    return "" if outcome.log_file is None else f"\nAll that it printed: {outcome.log_file}"

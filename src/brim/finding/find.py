@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
-import platform
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from brim.cases import Case, CaseValue, as_cases
-from brim.devices import Device, resolve
-from brim.errors import BrimError, InputError
-from brim.finding.case_search import CaseSearch
+from brim.devices import resolve
+from brim.errors import InputError
 from brim.finding.observer import LogObserver, Observer
-from brim.findings import Finding, Findings
-from brim.history import History, make_key
-from brim.probing import PairedProber, Prober
+from brim.finding.run import Run
+from brim.finding.subject import Subject
+from brim.findings import Findings
 from brim.probing.groups import PROBING_VARIABLE
 from brim.searching import Bounds, Doubling, Estimate, ScaleTable, Strategy
 from brim.searching.bounds import LARGEST_MICROBATCH
 from brim.searching.estimate import MAX_TRIES
 from brim.units import parse_seconds
-from brim.workload import Workload, address_of, check_address, check_class, load
+from brim.workload import Workload
 
 STRATEGIES = ("guided", "estimate", "doubling")
 
 
 def find(
-    workload: str | type[Workload],
+    workload: str | type[Workload] | Sequence[str],
     *,
     cases: Iterable[Mapping[str, CaseValue]] | None = None,
     device: str = "auto",
@@ -51,7 +46,8 @@ def find(
     """Find the largest microbatch that fits, for every case; each answer has been run and has fitted.
 
     Args:
-        workload: A `Workload` subclass, or its address `"file.py:Name"` or `"package.module:Name"`.
+        workload: A `Workload` subclass, its address `"file.py:Name"` or `"package.module:Name"`, or a command: a list
+            of its words with `{batch}`, and perhaps names of the case in braces, where these belong.
         cases: Settings of the input shape, each answered on its own; None for one case without settings.
         device: `auto`, `cpu` or `cuda:N`.
         memory: What the job may have in all, e.g. `"8GiB"`; None for what is free on the device now.
@@ -101,127 +97,29 @@ def find(
     timeout_seconds = None if timeout is None else parse_seconds(timeout)
     if not isolate and timeout is not None:
         raise InputError("A probe in this process cannot be ended: leave out timeout, or use isolate=True.")
-    if isinstance(workload, str):
-        check_address(workload)
-    found_device = resolve(device, memory=memory, fill=fill)
-    run = _Run(
-        label=workload if isinstance(workload, str) else _label(workload),
+    subject = Subject(workload, isolate=isolate)
+    observer = observer or LogObserver()
+    subject.check(listed, observer)
+    found_device = resolve(device, memory=memory, fill=fill, num_sharing=subject.ranks)
+    run = Run(
+        subject=subject,
         device=found_device,
         bounds=bounds,
         steps=steps,
         strategy_name=strategy if isinstance(strategy, str) else strategy.name,
         make_strategy=make_strategy,
-        observer=observer or LogObserver(),
+        observer=observer,
+        ranks=ranks,
         isolate=isolate,
         # A strategy object or a table of the user's own cannot be compared with another run's.
         cache=cache and isinstance(strategy, str) and scale_table is None,
     )
-    address = address_of(workload) if isolate else ""
-    run.observer.started(listed, limit_bytes=found_device.limit_bytes)
-    prober = _make_prober(workload, address, found_device, timeout_seconds)
+    observer.started(listed, limit_bytes=found_device.limit_bytes)
+    prober = subject.make_prober(found_device, timeout_seconds=timeout_seconds, observer=observer)
     try:
-        return run.search_all(prober, listed, address)
+        return run.search_all(prober, listed)
     finally:
         prober.close()
-
-
-class _Run:
-    """What stays the same over all cases of one call."""
-
-    def __init__(
-        self,
-        *,
-        label: str,
-        device: Device,
-        bounds: Bounds,
-        steps: int,
-        strategy_name: str,
-        make_strategy: Callable[[Case], Strategy | None],
-        observer: Observer,
-        isolate: bool,
-        cache: bool,
-    ) -> None:
-        self._label = label
-        self._device = device
-        self._bounds = bounds
-        self._steps = steps
-        self._strategy_name = strategy_name
-        self._make_strategy = make_strategy
-        self._isolate = isolate
-        self._history = History(warn=observer.warn) if cache else None
-        self.observer = observer
-
-    def search_all(self, prober: Prober, cases: list[Case], address: str) -> Findings:
-        found: list[Finding] = []
-        kind = "train"
-        try:
-            kind = prober.kind
-            for case in cases:
-                self.observer.case_started(case)
-                finding = self._search_case(prober, case, self._key(kind, case, address))
-                found.append(finding)
-                self.observer.found(finding)
-        except (BrimError, KeyboardInterrupt) as error:
-            setattr(error, "findings", self._findings(kind, found))  # noqa: B010  Ctrl-C has no such attribute
-            raise
-        return self._findings(kind, found)
-
-    def _search_case(self, prober: Prober, case: Case, key: str) -> Finding:
-        remembered = self._history.recall(key) if self._history else None
-        if remembered is not None:
-            self.observer.note("found before: confirming")
-            finding = self._case_search(prober, case).confirm(remembered)
-            if finding is not None:
-                return finding
-            self.observer.note("what was found before no longer holds: searching anew")
-        search = self._case_search(prober, case)
-        finding = search.run()
-        if self._history is not None and finding.stopped_by != "time":
-            self._history.remember(key, finding, workload=self._label, device=self._device.name, sources=search.sources)
-        return finding
-
-    def _case_search(self, prober: Prober, case: Case) -> CaseSearch:
-        return CaseSearch(
-            prober=prober,
-            case=case,
-            bounds=self._bounds,
-            steps=self._steps,
-            device=self._device,
-            make_strategy=self._make_strategy,
-            observer=self.observer,
-            fresh=self._isolate,
-        )
-
-    def _key(self, kind: str, case: Case, address: str) -> str:
-        """Everything that could change the answer, but for the sources, which the row itself holds."""
-        bounds = self._bounds
-        settings: dict[str, Any] = {
-            "workload": address or self._label,
-            "isolate": self._isolate,
-            "case": dict(case),
-            "kind": kind,
-            "steps": self._steps,
-            "device": self._device.name,
-            "device_model": self._device.model,
-            "limit_bytes": self._device.limit_bytes,
-            "strategy": self._strategy_name,
-            "bounds": [bounds.cap, bounds.start, bounds.multiple_of, bounds.tries],
-            "ranks": 1,
-            "torch": importlib.metadata.version("torch"),
-            "python": platform.python_version(),
-        }
-        return make_key(settings)
-
-    def _findings(self, kind: str, found: list[Finding]) -> Findings:
-        return Findings(
-            workload=self._label,
-            kind=kind,
-            device_name=self._device.name,
-            memory_bytes=self._device.memory_bytes,
-            fill=self._device.fill,
-            strategy=self._strategy_name,
-            findings=tuple(found),
-        )
 
 
 def _strategy_maker(
@@ -240,21 +138,3 @@ def _strategy_maker(
         scales = {case: table.scale(case) for case in cases}
         return lambda case: Estimate(scale=scales[case])
     raise InputError(f"There is no strategy {strategy!r}. Use one of: {', '.join(STRATEGIES)}.")
-
-
-def _make_prober(workload: str | type[Workload], address: str, device: Device, timeout_seconds: float | None) -> Prober:
-    if address:
-        return PairedProber(address, device, timeout_seconds=timeout_seconds)
-    from brim.probing.in_process import InProcessProber
-
-    loaded = load(workload) if isinstance(workload, str) else check_class(workload, repr(workload))
-    return InProcessProber(loaded, device)
-
-
-def _label(workload: type[Workload]) -> str:
-    try:
-        target, _, name = address_of(workload).rpartition(":")
-    except InputError:
-        return workload.__name__
-    path = Path(target)
-    return f"{path.name if path.is_absolute() else target}:{name}"

@@ -29,6 +29,11 @@ class InProcessProber:
         """What a step of the workload does."""
         return self._workload_class.kind
 
+    @property
+    def ranks(self) -> int:
+        """One: this process."""
+        return 1
+
     def probe(self, case: Case, microbatch: int, *, steps: int, confirms: bool = False) -> Outcome:
         """Run one probe in this process."""
         with restored():

@@ -20,6 +20,7 @@ class Outcome:
         idle: Whether the error is that the step did no work.
         log_tail: The last lines the workload printed, for the verdicts `error` and `unclear`.
         sources: Hashes of the project's files that the workload imported, by path.
+        log_file: Where everything it printed is kept, or None where that is not.
     """
 
     probe: Probe
@@ -28,6 +29,7 @@ class Outcome:
     idle: bool = False
     log_tail: str = ""
     sources: Mapping[str, str] = field(default_factory=dict)
+    log_file: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +53,12 @@ class Prober(Protocol):
 
     @property
     def kind(self) -> str:
-        """What a step of the workload does."""
+        """What a step of the workload does; of a command, known after its first probe."""
+        ...
+
+    @property
+    def ranks(self) -> int:
+        """How many data-parallel processes a probe has; of a command, known after its first probe."""
         ...
 
     def probe(self, case: Case, microbatch: int, *, steps: int, confirms: bool = False) -> Outcome:

@@ -25,6 +25,11 @@ class PairedProber:
         """What a step of the workload does."""
         return self._searching.kind
 
+    @property
+    def ranks(self) -> int:
+        """One: this process."""
+        return 1
+
     def probe(self, case: Case, microbatch: int, *, steps: int, confirms: bool = False) -> Outcome:
         """Run one probe in a fresh process."""
         prober = self._confirming if confirms else self._searching

@@ -1,0 +1,78 @@
+"""What a search is about: a workload or a command, how it is called, and what probes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from brim.cases import Case
+from brim.devices import Device
+from brim.errors import InputError
+from brim.finding.observer import Observer
+from brim.probing import PairedProber, Prober
+from brim.probing.scripts import Command, CommandProber
+from brim.workload import Workload, address_of, check_address, check_class, load
+
+
+class Subject:
+    """A workload, its address, or the words of a command.
+
+    Attributes:
+        label: How tables name it.
+        identity: How the history knows it.
+        command: The command, or None where it is a workload.
+    """
+
+    def __init__(self, given: str | type[Workload] | Sequence[str], *, isolate: bool) -> None:
+        self.command: Command | None = None
+        self._workload: str | type[Workload] | None = None
+        self._isolate = isolate
+        if isinstance(given, (list, tuple)):
+            self.command = Command(tuple(given))
+            self.label, self.identity = self.command.label, str(self.command)
+            if not isolate:
+                raise InputError("A command runs in processes of its own: leave out isolate=False.")
+            return
+        assert isinstance(given, (str, type))
+        if isinstance(given, str):
+            check_address(given)
+        self._workload = given
+        self.label = given if isinstance(given, str) else _label(given)
+        self.identity = address_of(given) if isolate else self.label
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks of this machine share its memory, as far as that can be told before it runs."""
+        return 1 if self.command is None else self.command.num_ranks
+
+    def check(self, cases: Sequence[Case], observer: Observer) -> None:
+        """Refuse what cannot start; warn of what probes would overwrite."""
+        if self.command is None:
+            return
+        self.command.check(cases)
+        for folder in self.command.overwritten():
+            observer.warn(
+                f"Probes run the real script: it may overwrite what is in {folder}. Give it another folder to be safe."
+            )
+
+    def make_prober(self, device: Device, *, timeout_seconds: float | None, observer: Observer) -> Prober:
+        """Return what runs the probes."""
+        if self.command is not None:
+            return CommandProber(self.command, device, timeout_seconds=timeout_seconds, say=observer.output)
+        assert self._workload is not None
+        if self._isolate:
+            return PairedProber(self.identity, device, timeout_seconds=timeout_seconds)
+        from brim.probing.in_process import InProcessProber
+
+        given = self._workload
+        loaded = load(given) if isinstance(given, str) else check_class(given, repr(given))
+        return InProcessProber(loaded, device)
+
+
+def _label(workload: type[Workload]) -> str:
+    try:
+        target, _, name = address_of(workload).rpartition(":")
+    except InputError:
+        return workload.__name__
+    path = Path(target)
+    return f"{path.name if path.is_absolute() else target}:{name}"
