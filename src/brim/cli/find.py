@@ -45,6 +45,7 @@ def command(
         Path | None, typer.Option(help="estimate: a YAML file with key, scales and above.", metavar="FILE")
     ] = None,
     steps: Annotated[int, typer.Option(help="Whole steps in each probe.")] = 3,
+    ranks: Annotated[int, typer.Option(help="Data-parallel processes, one device each; a workload's own wrap.")] = 1,
     tries: Annotated[int | None, typer.Option(help="Sizes to try for a case, the confirmation aside.")] = None,
     time_limit: Annotated[str | None, typer.Option(help="Time for the search of a case, e.g. 90s.")] = None,
     timeout: Annotated[
@@ -84,6 +85,7 @@ def command(
         multiple_of=multiple_of,
         strategy=chosen,
         steps=steps,
+        ranks=ranks,
         timeout=timeout,
         cache=not no_cache,
         tries=tries,

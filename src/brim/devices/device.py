@@ -75,3 +75,22 @@ def resolve(name: str, *, memory: str | int | None, fill: float, num_sharing: in
         fill=fill,
         model=gpu.name,
     )
+
+
+def resolve_ranks(
+    name: str, *, memory: str | int | None, fill: float, num_ranks: int
+) -> tuple[Device, tuple[int, ...]]:
+    """Return the fullest device that ranks run on, and the limit of each rank: a CUDA device for every one of them."""
+    device = resolve(name, memory=memory, fill=fill, num_sharing=num_ranks)
+    if num_ranks == 1:
+        return device, (device.limit_bytes,)
+    if device.name == "cpu":
+        return device, (device.limit_bytes,) * num_ranks
+    num_gpus = len(nvml.visible_gpus())
+    if num_ranks > num_gpus:
+        raise DeviceError(
+            f"{num_ranks} ranks need {num_ranks} CUDA devices, and NVML sees {num_gpus}. Use --ranks {num_gpus}, or "
+            "--device cpu."
+        )
+    devices = [resolve(f"cuda:{rank}", memory=memory, fill=fill) for rank in range(num_ranks)]
+    return min(devices, key=lambda device: device.limit_bytes), tuple(device.limit_bytes for device in devices)

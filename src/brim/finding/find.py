@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from brim.cases import Case, CaseValue, as_cases
-from brim.devices import resolve
+from brim.devices import resolve_ranks
 from brim.errors import InputError
 from brim.finding.observer import LogObserver, Observer
 from brim.finding.run import Run
@@ -50,14 +50,16 @@ def find(
             of its words with `{batch}`, and perhaps names of the case in braces, where these belong.
         cases: Settings of the input shape, each answered on its own; None for one case without settings.
         device: `auto`, `cpu` or `cuda:N`.
-        memory: What the job may have in all, e.g. `"8GiB"`; None for what is free on the device now.
+        memory: What the job may have in all, e.g. `"8GiB"`; None for what is free on the device now. With
+            several ranks, what each of them may have.
         fill: The share of `memory` that the peak may use.
         cap: The largest microbatch to try.
         start: The first microbatch to try.
         multiple_of: Try only multiples of this.
         strategy: `guided`, `estimate`, `doubling`, or an object with a `propose` method.
         steps: How many whole steps each probe runs.
-        ranks: Data-parallel processes; only 1 is supported.
+        ranks: Data-parallel processes. With more than one, a probe is a job of `torch.distributed`, one device for each
+            rank, with what `Workload.wrap` asks for around the modules. The worst rank decides.
         timeout: Seconds a probe may go without reaching its next step before it is ended; None for ten minutes.
         cache: Whether to use and extend the history of findings. A hit costs one confirming probe.
         isolate: Whether to probe in child processes. False probes here and puts everything back as it was.
@@ -80,10 +82,9 @@ def find(
             'Put the call under `if __name__ == "__main__":`.'
         )
     listed = as_cases(cases)
-    if ranks != 1:
-        raise InputError(f"ranks is {ranks!r}, but only 1 rank can be probed. Leave it out.")
-    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
-        raise InputError(f"steps is {steps!r}. Use a whole number of at least 1.")
+    for name, number in (("ranks", ranks), ("steps", steps)):
+        if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+            raise InputError(f"{name} is {number!r}. Use a whole number of at least 1.")
     if tries is None and strategy == "estimate":
         tries = MAX_TRIES
     bounds = Bounds(
@@ -97,10 +98,10 @@ def find(
     timeout_seconds = None if timeout is None else parse_seconds(timeout)
     if not isolate and timeout is not None:
         raise InputError("A probe in this process cannot be ended: leave out timeout, or use isolate=True.")
-    subject = Subject(workload, isolate=isolate)
+    subject = Subject(workload, ranks=ranks, isolate=isolate)
     observer = observer or LogObserver()
     subject.check(listed, observer)
-    found_device = resolve(device, memory=memory, fill=fill, num_sharing=subject.ranks)
+    found_device, limits_bytes = resolve_ranks(device, memory=memory, fill=fill, num_ranks=subject.ranks)
     run = Run(
         subject=subject,
         device=found_device,
@@ -115,7 +116,7 @@ def find(
         cache=cache and isinstance(strategy, str) and scale_table is None,
     )
     observer.started(listed, limit_bytes=found_device.limit_bytes)
-    prober = subject.make_prober(found_device, timeout_seconds=timeout_seconds, observer=observer)
+    prober = subject.make_prober(found_device, limits_bytes, timeout_seconds=timeout_seconds, observer=observer)
     try:
         return run.search_all(prober, listed)
     finally:

@@ -21,9 +21,10 @@ class Subject:
         label: How tables name it.
         identity: How the history knows it.
         command: The command, or None where it is a workload.
+        ranks: How many ranks share this machine; of a command, as far as that can be told before it runs.
     """
 
-    def __init__(self, given: str | type[Workload] | Sequence[str], *, isolate: bool) -> None:
+    def __init__(self, given: str | type[Workload] | Sequence[str], *, ranks: int, isolate: bool) -> None:
         self.command: Command | None = None
         self._workload: str | type[Workload] | None = None
         self._isolate = isolate
@@ -32,18 +33,22 @@ class Subject:
             self.label, self.identity = self.command.label, str(self.command)
             if not isolate:
                 raise InputError("A command runs in processes of its own: leave out isolate=False.")
+            if ranks != 1:
+                raise InputError(
+                    f"ranks is {ranks}, but a command starts its ranks itself. Say it there: "
+                    f"torchrun --nproc-per-node={ranks} {self.command.label} …"
+                )
+            self.ranks = self.command.num_ranks
             return
+        if ranks != 1 and not isolate:
+            raise InputError(f"{ranks} ranks are {ranks} processes: leave out isolate=False.")
+        self.ranks = ranks
         assert isinstance(given, (str, type))
         if isinstance(given, str):
             check_address(given)
         self._workload = given
         self.label = given if isinstance(given, str) else _label(given)
         self.identity = address_of(given) if isolate else self.label
-
-    @property
-    def ranks(self) -> int:
-        """How many ranks of this machine share its memory, as far as that can be told before it runs."""
-        return 1 if self.command is None else self.command.num_ranks
 
     def check(self, cases: Sequence[Case], observer: Observer) -> None:
         """Refuse what cannot start; warn of what probes would overwrite."""
@@ -55,13 +60,17 @@ class Subject:
                 f"Probes run the real script: it may overwrite what is in {folder}. Give it another folder to be safe."
             )
 
-    def make_prober(self, device: Device, *, timeout_seconds: float | None, observer: Observer) -> Prober:
-        """Return what runs the probes."""
+    def make_prober(
+        self, device: Device, limits_bytes: tuple[int, ...], *, timeout_seconds: float | None, observer: Observer
+    ) -> Prober:
+        """Return what runs the probes, each rank under its own limit."""
         if self.command is not None:
-            return CommandProber(self.command, device, timeout_seconds=timeout_seconds, say=observer.output)
+            return CommandProber(
+                self.command, device, limits_bytes, timeout_seconds=timeout_seconds, say=observer.output
+            )
         assert self._workload is not None
         if self._isolate:
-            return PairedProber(self.identity, device, timeout_seconds=timeout_seconds)
+            return PairedProber(self.identity, device, limits_bytes=limits_bytes, timeout_seconds=timeout_seconds)
         from brim.probing.in_process import InProcessProber
 
         given = self._workload

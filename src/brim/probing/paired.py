@@ -16,9 +16,19 @@ from brim.probing.outcome import Outcome, Traced
 class PairedProber:
     """Searches in one server's children and confirms in another's."""
 
-    def __init__(self, address: str, device: Device, *, timeout_seconds: float | None = None) -> None:
-        self._searching = IsolatedProber(address, device, timeout_seconds=timeout_seconds)
-        self._confirming = IsolatedProber(address, device, timeout_seconds=timeout_seconds)
+    def __init__(
+        self,
+        address: str,
+        device: Device,
+        *,
+        limits_bytes: tuple[int, ...] = (),
+        timeout_seconds: float | None = None,
+    ) -> None:
+        def make() -> IsolatedProber:
+            return IsolatedProber(address, device, limits_bytes=limits_bytes, timeout_seconds=timeout_seconds)
+
+        self._searching, self._confirming = make(), make()
+        self._num_ranks = max(1, len(limits_bytes))
 
     @property
     def kind(self) -> str:
@@ -27,8 +37,8 @@ class PairedProber:
 
     @property
     def ranks(self) -> int:
-        """One: this process."""
-        return 1
+        """How many processes share a probe."""
+        return self._num_ranks
 
     def probe(self, case: Case, microbatch: int, *, steps: int, confirms: bool = False) -> Outcome:
         """Run one probe in a fresh process."""

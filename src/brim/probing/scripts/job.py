@@ -15,7 +15,7 @@ from typing import Any
 
 from brim.devices.cpu import num_oom_kills
 from brim.probing.scripts.command import find_program
-from brim.probing.scripts.records import Ended, Record
+from brim.probing.scripts.records import Ended, Record, read_records
 
 _HOOK = Path(__file__).parent / "hook"
 _POLL_SECONDS = 0.05
@@ -91,12 +91,6 @@ def run_job(
             log_tail=log_tail(log),
             hook_failure=hook_failure.read_text() if hook_failure.exists() else None,
         )
-
-
-def read_records(folder: Path) -> list[Record]:
-    """Return what the ranks wrote, in the order of their ranks."""
-    records = [Record.from_dict(json.loads(path.read_text())) for path in folder.glob("*.json")]
-    return sorted(records, key=lambda record: record.rank)
 
 
 def log_tail(log: Path) -> str:

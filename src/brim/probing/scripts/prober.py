@@ -27,12 +27,14 @@ class CommandProber:
         self,
         command: Command,
         device: Device,
+        limits_bytes: tuple[int, ...],
         *,
         timeout_seconds: float | None = None,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._command = command
-        self._device = device
+        self._device_type = device.name.partition(":")[0]
+        self._limits_bytes = limits_bytes
         self._timeout_seconds = timeout_seconds or DEFAULT_TIMEOUT_SECONDS
         self._say = say
         self._logs = default_path().parent / "logs"
@@ -49,8 +51,8 @@ class CommandProber:
         log = Path(name)
         watch = Watch(
             steps=steps,
-            device=self._device.name.partition(":")[0],
-            limits_bytes=(self._device.limit_bytes,),
+            device=self._device_type,
+            limits_bytes=self._limits_bytes,
         )
         ended = run_job(
             self._command.fill_in(case, microbatch),
@@ -67,8 +69,8 @@ class CommandProber:
         return self._with_log(replace(outcome, sources={**self._command.sources(), **outcome.sources}), log)
 
     def trace(self, case: Case, *, cap: int, steps: int) -> Traced:
-        """Refuse: nobody knows the command's model before it runs."""
-        return Traced(problem="a command cannot be traced")
+        """Return no points: nobody knows the command's model before it runs."""
+        return Traced()
 
     def close(self) -> None:
         """Do nothing: every probe ended its own processes."""

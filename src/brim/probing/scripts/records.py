@@ -1,14 +1,18 @@
-"""What the ranks of a job wrote, and the verdict over all of them; pure."""
+"""What the ranks of a job write for each other and for brim, and the verdict over all of them."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from brim.findings import Probe, Verdict
+from brim.probing.merging import is_from_peer
 from brim.probing.outcome import Outcome
 from brim.probing.output import classify_text
 
@@ -21,7 +25,7 @@ class Record:
     """What one rank did.
 
     Attributes:
-        status: `running`, `done` when all steps were run, or `failed`.
+        status: `running`, `done` when all steps were run, `ended` when the process came to its own end, or `failed`.
         rows: The most samples that a module was given at once.
         elements: The most elements that a module was given at once.
         failure: Verdict, detail, phase, time and perhaps traceback of its first failure.
@@ -43,15 +47,25 @@ class Record:
     sources: Mapping[str, str] = field(default_factory=dict)
     failure: Mapping[str, Any] | None = None
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Record:
-        """Read what the witness wrote."""
-        return cls(**data)
-
     @property
     def num_steps(self) -> int:
         """The whole steps; forward passes where an optimizer was made and never used."""
         return self.steps or self.calls.get("forward", 0)
+
+
+def write_record(folder: Path, record: Mapping[str, Any]) -> None:
+    """Write the record of this process so that no reader ever sees half of it."""
+    path = folder / f"{record['pid']}.json"
+    temporary = path.with_suffix(".new")
+    with contextlib.suppress(OSError):  # the folder goes away when brim has heard enough
+        temporary.write_text(json.dumps(record))
+        temporary.replace(path)
+
+
+def read_records(folder: Path) -> list[Record]:
+    """Return what the ranks wrote, in their order."""
+    records = [Record(**json.loads(path.read_text())) for path in folder.glob("*.json")]
+    return sorted(records, key=lambda record: record.rank)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +96,7 @@ class Ended:
 
 def judge(ended: Ended, microbatch: int, *, timeout_seconds: float) -> Outcome:
     """Return the verdict over all ranks: the first failure decides, for the others may only follow from it."""
-    failures = [record for record in ended.records if record.failure is not None]
+    failures = [record for record in ended.records if record.failure and not is_from_peer(record.failure["detail"])]
     if failures:
         return _failed(min(failures, key=lambda record: record.failure["time"]), ended, microbatch)  # type: ignore[index]
     if ended.is_hung and ended.worked:

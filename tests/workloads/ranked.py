@@ -1,0 +1,101 @@
+"""Workloads for several ranks, and what goes wrong on one of them."""
+
+import os
+import resource
+import threading
+
+import torch
+import torch.distributed as dist
+from simple import WIDTH, Scale
+from torch import nn
+
+import brim
+
+RANK = int(os.environ.get("RANK", "0"))
+
+
+def rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+class Train(brim.Workload):
+    wrap = "ddp"
+
+    def build(self):
+        self.model = Scale().to(self.device)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
+
+    def batch(self, size):
+        return torch.ones(size, 128, WIDTH, device=self.device)
+
+    def step(self, batch):
+        self.model(batch).sum().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+class Sharded(Train):
+    """Most of its memory is weights, which the ranks share."""
+
+    wrap = "fsdp"
+
+    def build(self):
+        self.model = nn.Sequential(nn.ModuleList([nn.Linear(2048, 2048) for _ in range(4)]))
+        self.model.forward = self.run
+        self.optimizer = torch.optim.AdamW(self.model.parameters())
+
+    def run(self, x):
+        for block in self.model[0]:
+            x = block(x)
+        return x
+
+    def batch(self, size):
+        return torch.ones(size, 2048, device=self.device)
+
+
+class Whole(Sharded):
+    wrap = "ddp"
+
+
+class LessOnOne(Train):
+    def build(self):
+        if rank() == 1:
+            hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+            soft = resource.getrlimit(resource.RLIMIT_DATA)[0]
+            resource.setrlimit(resource.RLIMIT_DATA, (soft - 128 * 2**20, hard))
+        super().build()
+
+
+class ForwardFails(Train):
+    def step(self, batch):
+        if rank() == 1 and len(batch) > 3:
+            torch.ones(2**31)
+        super().step(batch)
+
+
+class BackwardFails(Train):
+    def build(self):
+        super().build()
+        if rank() == 0:
+            self.model.weight.register_hook(lambda gradient: torch.ones(2**31).sum() + gradient)
+
+
+class Killed(Train):
+    def step(self, batch):
+        super().step(batch)
+        if rank() == 1:
+            os.kill(os.getpid(), 9)
+
+
+class Hangs(Train):
+    def step(self, batch):
+        if rank() == 1:
+            threading.Event().wait()
+        super().step(batch)
+
+
+class Raises(Train):
+    def step(self, batch):
+        if rank() == 1:
+            raise ZeroDivisionError("only here")
+        super().step(batch)
