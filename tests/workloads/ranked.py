@@ -11,8 +11,6 @@ from torch import nn
 
 import brim
 
-RANK = int(os.environ.get("RANK", "0"))
-
 
 def rank() -> int:
     return dist.get_rank() if dist.is_initialized() else 0
@@ -34,27 +32,37 @@ class Train(brim.Workload):
         self.optimizer.zero_grad()
 
 
-class Sharded(Train):
-    """Most of its memory is weights, which the ranks share."""
+class Blocks(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Linear(2048, 2048) for _ in range(4)])
 
-    wrap = "fsdp"
-
-    def build(self):
-        self.model = nn.Sequential(nn.ModuleList([nn.Linear(2048, 2048) for _ in range(4)]))
-        self.model.forward = self.run
-        self.optimizer = torch.optim.AdamW(self.model.parameters())
-
-    def run(self, x):
-        for block in self.model[0]:
+    def forward(self, x):
+        for block in self.blocks:
             x = block(x)
         return x
+
+
+class Whole(Train):
+    """Most of its memory is weights, gradients and moments."""
+
+    def build(self):
+        self.model = Blocks().to(self.device)
+        self.optimizer = torch.optim.AdamW(self.model.parameters())
 
     def batch(self, size):
         return torch.ones(size, 2048, device=self.device)
 
 
-class Whole(Sharded):
-    wrap = "ddp"
+class Sharded(Whole):
+    """The same, shared by the ranks."""
+
+    wrap = "fsdp"
+
+    def step(self, batch):
+        held = sum(parameter.to_local().numel() for parameter in self.model.parameters())
+        assert held < 0.6 * sum(parameter.numel() for parameter in self.model.parameters())
+        super().step(batch)
 
 
 class LessOnOne(Train):
@@ -77,7 +85,14 @@ class BackwardFails(Train):
     def build(self):
         super().build()
         if rank() == 0:
-            self.model.weight.register_hook(lambda gradient: torch.ones(2**31).sum() + gradient)
+            self.model.weight.register_hook(self.fail)
+
+    def fail(self, gradient):
+        return gradient + torch.ones(2**31).sum() if self.num_samples > 3 else gradient
+
+    def step(self, batch):
+        self.num_samples = len(batch)
+        super().step(batch)
 
 
 class Killed(Train):

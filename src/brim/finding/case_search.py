@@ -141,7 +141,9 @@ class CaseSearch:
             return (
                 f"no size tried fits into {limit}, the smallest was {tried}; allow more tries or time, or a lower cap"
             )
-        needed = strategy.predicted_peak(tried) if isinstance(strategy, Guided) else None
+        # A trace knows nothing of what ranks share and of their buffers.
+        is_whole = self.prober.ranks == 1
+        needed = strategy.predicted_peak(tried) if isinstance(strategy, Guided) and is_whole else None
         if needed is not None and needed > self.device.limit_bytes:
             return f"microbatch {tried} needs about {format_bytes(needed)} (traced), the limit is {limit}"
         detail = next((probe.detail for probe in self._probes if probe.microbatch == tried and probe.detail), None)
