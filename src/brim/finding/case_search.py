@@ -12,6 +12,7 @@ from brim.errors import IdleStepError, UnclearError, WorkloadError
 from brim.finding.observer import Observer
 from brim.findings import Finding, Probe, Verdict
 from brim.probing import Outcome, Prober
+from brim.probing.mixing import Mix
 from brim.searching import Ask, Bounds, Guided, MemoryCurve, Search, Strategy
 from brim.units import format_bytes
 
@@ -47,7 +48,7 @@ class CaseSearch:
         search = Search(strategy, self.bounds, confirm=self.fresh)
         ask = search.ask()
         while ask is not None:
-            probe = self._probe(ask)
+            probe = self.probe(ask)
             search.tell(ask.microbatch, fits=probe.verdict is Verdict.FITS, peak_bytes=probe.peak_bytes)
             ask = search.ask(elapsed_seconds=self._elapsed())
             self.observer.probe_ended(self.case, probe, ask)
@@ -65,7 +66,7 @@ class CaseSearch:
     def confirm(self, remembered: Finding) -> Finding | None:
         """Run a remembered answer once; None when it no longer holds and a search is due."""
         size = remembered.microbatch or self.bounds.smallest
-        probe = self._probe(Ask(size, confirms=True))
+        probe = self.probe(Ask(size, confirms=True))
         self.observer.probe_ended(self.case, probe, None)
         if (probe.verdict is Verdict.FITS) != (remembered.microbatch is not None):
             return None
@@ -100,11 +101,11 @@ class CaseSearch:
             return guided, None
         return guided, {"largest": largest, "peak_bytes": guided.predicted_peak(max(largest, 1)) or 0}
 
-    def _probe(self, ask: Ask) -> Probe:
+    def probe(self, ask: Ask, *, mix: Mix = ()) -> Probe:
         """Probe until the verdict is clear, or raise what the workload raised."""
         for num_unclear in range(1, NUM_RETRIES + 2):
             self.observer.probe_started(self.case, ask)
-            outcome = self.prober.probe(self.case, ask.microbatch, steps=self.steps, confirms=ask.confirms)
+            outcome = self.prober.probe(self.case, ask.microbatch, steps=self.steps, confirms=ask.confirms, mix=mix)
             self.sources = outcome.sources or self.sources
             self._probes.append(outcome.probe)
             if outcome.probe.verdict is Verdict.ERROR:

@@ -12,6 +12,8 @@ from brim.finding.observer import LogObserver, Observer
 from brim.finding.run import Run
 from brim.finding.subject import Subject
 from brim.findings import Findings
+from brim.planning.buckets import bucket_edges
+from brim.planning.lengths import as_lengths, check_longest
 from brim.probing.groups import PROBING_VARIABLE
 from brim.searching import Bounds, Doubling, Estimate, ScaleTable, Strategy
 from brim.searching.bounds import LARGEST_MICROBATCH
@@ -19,6 +21,8 @@ from brim.searching.estimate import MAX_TRIES
 from brim.units import parse_seconds
 from brim.workload import Workload
 
+# What a case is called that stands for a length, unless the user says otherwise.
+LENGTH_KEY = "seq_len"
 STRATEGIES = ("guided", "estimate", "doubling")
 
 
@@ -41,6 +45,7 @@ def find(
     tries: int | None = None,
     time_limit: float | str | None = None,
     scale_table: ScaleTable | None = None,
+    lengths: Iterable[int] | None = None,
     observer: Observer | None = None,
 ) -> Findings:
     """Find the largest microbatch that fits, for every case; each answer has been run and has fitted.
@@ -66,6 +71,8 @@ def find(
         tries: How many sizes may be tried for a case, the confirmation aside.
         time_limit: Seconds that the search of one case may take; its answer still runs once more after that.
         scale_table: Where the strategy `estimate` starts.
+        lengths: The length of every sample of a dataset. The cases are then the lengths of a few buckets, `seq_len`
+            unless `cases` names and lists them. In the end their batches run in turn in one process, the longest first.
         observer: Told of every step; None for log lines of the logger `brim`.
 
     Returns:
@@ -81,7 +88,7 @@ def find(
             "brim.find was called again while brim was loading the workload's file. "
             'Put the call under `if __name__ == "__main__":`.'
         )
-    listed = as_cases(cases)
+    listed = as_cases(cases) if lengths is None else _bucket_cases(lengths, cases)
     for name, number in (("ranks", ranks), ("steps", steps)):
         if not isinstance(number, int) or isinstance(number, bool) or number < 1:
             raise InputError(f"{name} is {number!r}. Use a whole number of at least 1.")
@@ -98,6 +105,8 @@ def find(
     timeout_seconds = None if timeout is None else parse_seconds(timeout)
     if not isolate and timeout is not None:
         raise InputError("A probe in this process cannot be ended: leave out timeout, or use isolate=True.")
+    if lengths is not None and not isinstance(workload, (str, type)):
+        raise InputError("A command draws its own samples: lengths are for a workload, whose batch(size) follows them.")
     subject = Subject(workload, ranks=ranks, isolate=isolate)
     observer = observer or LogObserver()
     subject.check(listed, observer)
@@ -118,9 +127,24 @@ def find(
     observer.started(listed, limit_bytes=found_device.limit_bytes)
     prober = subject.make_prober(found_device, limits_bytes, timeout_seconds=timeout_seconds, observer=observer)
     try:
-        return run.search_all(prober, listed)
+        findings = run.search_all(prober, listed)
+        return findings if lengths is None else run.run_mix(prober, findings)
     finally:
         prober.close()
+
+
+def _bucket_cases(lengths: Iterable[int], cases: Iterable[Mapping[str, CaseValue]] | None) -> list[Case]:
+    """Return a case for each bucket of a dataset's lengths, or the given ones if they cover all lengths."""
+    checked = as_lengths(lengths)
+    if cases is None:
+        return [Case({LENGTH_KEY: edge}) for edge in bucket_edges(checked)]
+    listed = as_cases(cases)
+    names = {name for case in listed for name in case}
+    edges = [value for case in listed for value in case.values()]
+    if len(names) != 1 or not all(isinstance(edge, int) for edge in edges):
+        raise InputError("With lengths, every case is one length. Use for example cases=[{'seq_len': 128}].")
+    check_longest(checked, max(int(edge) for edge in edges), remedy="add a case for it")
+    return listed
 
 
 def _strategy_maker(

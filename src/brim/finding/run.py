@@ -11,6 +11,7 @@ from brim.cases import Case
 from brim.devices import Device
 from brim.errors import BrimError
 from brim.finding.case_search import CaseSearch
+from brim.finding.mixing import run_mix
 from brim.finding.observer import Observer
 from brim.finding.subject import Subject
 from brim.findings import Finding, Findings
@@ -62,6 +63,10 @@ class Run:
             setattr(error, "findings", self._findings(kind, prober.ranks, found))  # noqa: B010  Ctrl-C has no such attribute
             raise
         return self._findings(prober.kind, prober.ranks, found)
+
+    def run_mix(self, prober: Prober, findings: Findings) -> Findings:
+        """Return the findings of several lengths after their batches have run in turn."""
+        return run_mix(findings, lambda case: self._case_search(prober, case), self.observer)
 
     def _search_case(self, prober: Prober, case: Case, key: str) -> Finding:
         remembered = self._history.recall(key) if self._history else None

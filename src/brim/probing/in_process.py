@@ -11,6 +11,7 @@ from pathlib import Path
 from brim.cases import Case
 from brim.devices import Device, make_meter
 from brim.history import hash_file
+from brim.probing.mixing import Mix, mixed
 from brim.probing.outcome import Outcome, Traced, outcome_from
 from brim.probing.snapshot import restored
 from brim.probing.trial import run_trial
@@ -34,12 +35,12 @@ class InProcessProber:
         """One: this process."""
         return 1
 
-    def probe(self, case: Case, microbatch: int, *, steps: int, confirms: bool = False) -> Outcome:
+    def probe(self, case: Case, microbatch: int, *, steps: int, confirms: bool = False, mix: Mix = ()) -> Outcome:
         """Run one probe in this process."""
         with restored():
             release_memory()
             result = run_trial(
-                self._workload_class,
+                mixed(self._workload_class, mix),
                 case,
                 microbatch,
                 steps=steps,

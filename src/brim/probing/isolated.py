@@ -22,6 +22,7 @@ from brim.devices.cpu import num_oom_kills
 from brim.errors import InputError, WorkloadError
 from brim.findings import Probe, Verdict
 from brim.probing.groups import PROBING_VARIABLE, kill_group
+from brim.probing.mixing import Mix
 from brim.probing.outcome import Outcome, Traced, outcome_from
 
 # How long a probe may go without reaching its next phase or step, unless the user says otherwise.
@@ -75,10 +76,10 @@ class IsolatedProber:
         self._await_ready()
         return self._kind
 
-    def probe(self, case: Case, microbatch: int, *, steps: int) -> Outcome:
+    def probe(self, case: Case, microbatch: int, *, steps: int, mix: Mix = ()) -> Outcome:
         """Run one probe in a fresh process."""
         kills_before = num_oom_kills()
-        request = {"do": "probe", "case": dict(case), "microbatch": microbatch, "steps": steps}
+        request = {"do": "probe", "case": dict(case), "microbatch": microbatch, "steps": steps, "mix": list(mix)}
         reply = self._ask(request, self._timeout_seconds)
         if reply.message is not None:
             failed = reply.message["verdict"] in (Verdict.ERROR, Verdict.UNCLEAR)

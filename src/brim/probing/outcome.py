@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from brim.cases import Case
 from brim.findings import Probe, Verdict
+from brim.probing.mixing import Mix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +62,16 @@ class Prober(Protocol):
         """How many data-parallel processes a probe has; of a command, known after its first probe."""
         ...
 
-    def probe(self, case: Case, microbatch: int, *, steps: int, confirms: bool = False) -> Outcome:
-        """Run one probe; every failure of the workload is an outcome, not an exception."""
+    def probe(self, case: Case, microbatch: int, *, steps: int, confirms: bool = False, mix: Mix = ()) -> Outcome:
+        """Run one probe; every failure of the workload is an outcome, not an exception.
+
+        Args:
+            case: What to build for.
+            microbatch: How many samples to ask of `batch`.
+            steps: How many whole steps to run.
+            confirms: Whether the size has fitted before.
+            mix: Cases and microbatches that each step goes through, instead of one batch.
+        """
         ...
 
     def trace(self, case: Case, *, cap: int, steps: int) -> Traced:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from brim.cases import Case
 from brim.devices import Device
 from brim.probing.isolated import IsolatedProber
+from brim.probing.mixing import Mix
 from brim.probing.outcome import Outcome, Traced
 
 
@@ -40,10 +41,10 @@ class PairedProber:
         """How many processes share a probe."""
         return self._num_ranks
 
-    def probe(self, case: Case, microbatch: int, *, steps: int, confirms: bool = False) -> Outcome:
+    def probe(self, case: Case, microbatch: int, *, steps: int, confirms: bool = False, mix: Mix = ()) -> Outcome:
         """Run one probe in a fresh process."""
         prober = self._confirming if confirms else self._searching
-        return prober.probe(case, microbatch, steps=steps)
+        return prober.probe(case, microbatch, steps=steps, mix=mix)
 
     def trace(self, case: Case, *, cap: int, steps: int) -> Traced:
         """Trace the case in a fresh process."""

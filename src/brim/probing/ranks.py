@@ -32,6 +32,7 @@ from brim.devices.cpu import num_oom_kills
 from brim.findings import Verdict
 from brim.probing.groups import die_with_parent
 from brim.probing.merging import merge_outcomes
+from brim.probing.mixing import Mix, mixed
 from brim.probing.trial import run_trial
 from brim.probing.wrapping import wrapped
 from brim.workload import Workload, load
@@ -56,6 +57,7 @@ class RankedProbe:
     case: Mapping[str, Any]
     microbatch: int
     steps: int
+    mix: Mix
     device_type: str
     limits_bytes: tuple[int, ...]
     folder: str = ""
@@ -114,7 +116,7 @@ def _run_rank(probe: RankedProbe) -> None:
         os.write(events, (json.dumps({"say": "phase", "phase": phase, "rank": rank}) + "\n").encode())
 
     outcome = run_trial(
-        wrapped(workload_class),
+        mixed(wrapped(workload_class), probe.mix),
         Case(probe.case),
         probe.microbatch,
         steps=probe.steps,

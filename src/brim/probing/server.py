@@ -26,6 +26,7 @@ from typing import Any
 from brim.cases import Case
 from brim.errors import InputError, TraceError
 from brim.probing.groups import PROBING_VARIABLE, die_with_parent, kill_group
+from brim.probing.mixing import mixed
 from brim.probing.tracer import Tracer
 from brim.workload import Workload, load
 
@@ -148,6 +149,7 @@ class Server:
                 case=request["case"],
                 microbatch=request["microbatch"],
                 steps=request["steps"],
+                mix=request["mix"],
                 device_type=self._device_name.partition(":")[0],
                 limits_bytes=self._limits_bytes,
             )
@@ -155,7 +157,7 @@ class Server:
         from brim.probing.trial import run_trial
 
         return run_trial(
-            workload_class,
+            mixed(workload_class, request["mix"]),
             Case(request["case"]),
             request["microbatch"],
             steps=request["steps"],

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,10 @@ import psutil
 import pytest
 
 import brim
+from brim.cases import Case
+from brim.devices import Device
 from brim.errors import InputError, UnclearError, WorkloadError
+from brim.probing.scripts import Command, CommandProber
 
 pytestmark = pytest.mark.slow
 
@@ -64,6 +68,25 @@ def test_every_rank_of_a_torchrun_job_counts_and_nothing_is_left():
     assert not [
         process for process in psutil.process_iter(["cmdline"]) if "--batch_size=8" in (process.info["cmdline"] or [])
     ]
+
+
+@pytest.mark.parametrize(
+    ("fault", "batch", "verdict", "detail"),
+    [
+        ("forward", 4, "oom", "rank 1: RuntimeError: .*DefaultCPUAllocator"),
+        ("backward", 4, "oom", "rank 0: RuntimeError: .*DefaultCPUAllocator"),
+        ("less", 2**16, "oom", "rank 1: RuntimeError: .*DefaultCPUAllocator"),
+        ("killed", 4, "unclear", "of rank 1 was ended by SIGKILL"),
+        ("hangs", 4, "unclear", "made no progress for 30 s and was ended; rank 1 was behind"),
+    ],
+)
+def test_what_happens_on_one_rank_decides_for_all(fault, batch, verdict, detail):
+    command = Command((*TORCHRUN, str(SCRIPTS / "faulty_ranks.py"), fault, "{batch}"))
+    device = Device(name="cpu", memory_bytes=2**30, fill=1.0)
+    prober = CommandProber(command, device, (device.limit_bytes,), timeout_seconds=30)
+    outcome = prober.probe(Case(), batch, steps=3)
+    assert outcome.probe.verdict == verdict
+    assert re.match(detail, outcome.probe.detail)
 
 
 @pytest.mark.parametrize(

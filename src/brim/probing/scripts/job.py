@@ -61,7 +61,8 @@ def run_job(
         words: The command.
         watch: What its processes are told.
         log: Takes everything the command prints.
-        timeout_seconds: How long it may go without a forward pass or a step.
+        timeout_seconds: How long it may go without getting on: another process that has imported torch, a forward pass,
+            a step.
         say: Called with the last line that the command printed, whenever there is a new one.
     """
     kills_before = num_oom_kills()
@@ -115,7 +116,8 @@ def _wait(
             failed_at = failed_at or now
             if now - failed_at > _LAST_WORDS_SECONDS:
                 return False
-        progress = tuple((record.pid, record.steps, *sorted(record.calls.items())) for record in records)
+        steps = tuple((record.pid, record.steps, *sorted(record.calls.items())) for record in records)
+        progress = (len(list(folder.glob("*.torch"))), *steps)
         if progress != moved:
             moved, moved_at = progress, now
         elif now - moved_at > timeout_seconds:

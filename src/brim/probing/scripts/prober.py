@@ -14,6 +14,7 @@ from brim.devices import Device
 from brim.findings import Verdict
 from brim.history import default_path
 from brim.probing.isolated import DEFAULT_TIMEOUT_SECONDS
+from brim.probing.mixing import Mix
 from brim.probing.outcome import Outcome, Traced
 from brim.probing.scripts.command import Command
 from brim.probing.scripts.job import Watch, run_job
@@ -42,8 +43,9 @@ class CommandProber:
         self.kind = "train"
         self.ranks = 1
 
-    def probe(self, case: Case, microbatch: int, *, steps: int, confirms: bool = False) -> Outcome:
+    def probe(self, case: Case, microbatch: int, *, steps: int, confirms: bool = False, mix: Mix = ()) -> Outcome:
         """Run the command once; its log is kept where it failed for another reason than memory."""
+        assert not mix, "a command draws its own lengths"
         self._logs.mkdir(parents=True, exist_ok=True)
         start = f"{time.strftime('%Y%m%d-%H%M%S')}-{self._command.label}-{microbatch}-"
         descriptor, name = tempfile.mkstemp(prefix=start, suffix=".log", dir=self._logs)
