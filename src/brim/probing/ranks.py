@@ -31,7 +31,7 @@ from brim.devices import make_meter
 from brim.devices.cpu import num_oom_kills
 from brim.findings import Verdict
 from brim.probing.groups import die_with_parent
-from brim.probing.merging import merge_outcomes
+from brim.probing.merging import is_from_peer, merge_outcomes
 from brim.probing.mixing import Mix, mixed
 from brim.probing.trial import run_trial
 from brim.probing.wrapping import wrapped
@@ -40,6 +40,8 @@ from brim.workload import Workload, load
 _WATCH_SECONDS = 0.1
 # How long ranks that were asked to end may take; they have nothing to save.
 _SHUTDOWN_SECONDS = 1
+# How long a rank that lost a peer lets the launcher see first how the peer ended.
+_PEER_SECONDS = 5 * _WATCH_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +132,8 @@ def _run_rank(probe: RankedProbe) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     if outcome["verdict"] != Verdict.FITS.value:
+        if is_from_peer(outcome["detail"]):
+            time.sleep(_PEER_SECONDS)
         os._exit(1)
     dist.barrier()  # nobody leaves while another still needs it
     dist.destroy_process_group()
