@@ -89,8 +89,8 @@ def resolve_ranks(
     num_gpus = len(nvml.visible_gpus())
     if num_ranks > num_gpus:
         raise DeviceError(
-            f"{num_ranks} ranks need {num_ranks} CUDA devices, and NVML sees {num_gpus}. Use --ranks {num_gpus}, or "
-            "--device cpu."
+            f"{num_ranks} ranks need {num_ranks} CUDA devices, and NVML sees {num_gpus}. Use at most {num_gpus} ranks, "
+            "or --device cpu."
         )
     devices = [resolve(f"cuda:{rank}", memory=memory, fill=fill) for rank in range(num_ranks)]
     return min(devices, key=lambda device: device.limit_bytes), tuple(device.limit_bytes for device in devices)

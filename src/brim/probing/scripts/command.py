@@ -69,13 +69,13 @@ class Command:
         """Refuse a command that cannot start, and places and cases that do not go together."""
         places = {name for word in self.words for name in _PLACE.findall(word)} - {"batch"}
         for case in cases:
+            if "batch" in case:
+                raise InputError("A case cannot be called 'batch': {batch} is the microbatch.")
             if unused := sorted(set(case) - places):
                 raise InputError(
                     f"The case {unused[0]!r} has no place in the command `{self}`: its values would change nothing. "
                     f"Add for example --{unused[0]} {{{unused[0]}}}."
                 )
-            if "batch" in case:
-                raise InputError("A case cannot be called 'batch': {batch} is the microbatch.")
         for word in self.words[1:]:
             if word.endswith(".py") and not Path(word).is_file() and "{" not in word:
                 raise InputError(f"There is no file {word} for the command `{self}`. Mend its path.")
