@@ -21,7 +21,7 @@ def command(
         typer.Argument(
             help="file.py:Name or package.module:Name, a subclass of brim.Workload; or after -- a command with "
             "{batch} where the microbatch belongs.",
-            metavar="WORKLOAD | -- COMMAND …{batch}…",
+            metavar="WORKLOAD | -- COMMAND",
         ),
     ],
     case: Annotated[

@@ -99,6 +99,19 @@ def test_a_step_is_what_the_script_repeats(behaviour, kind, calls):
     assert all(probe.steps == 2 and probe.calls["forward"] == calls for probe in findings[0].probes)
 
 
+def test_a_step_of_transformers_generate_is_a_whole_decode():
+    findings = find(SCRIPTS / "generator.py", "--batch_size={batch}")
+    assert findings.kind == "generate"
+    assert all((probe.steps, probe.calls["forward"], probe.samples) == (2, 12, 48) for probe in findings[0].probes)
+
+
+def test_an_evaluation_is_counted_by_forward_passes():
+    words = ["--do_eval", "--per_device_eval_batch_size", "{batch}"]
+    findings = find(SCRIPTS / "trainer.py", *words, tries=1)
+    assert findings.kind == "eval"
+    assert all(probe.samples == 8 for probe in findings[0].probes)
+
+
 def test_a_script_that_ends_by_itself_fits_with_the_steps_it_ran():
     assert [probe.steps for probe in find_odd("short")[0].probes] == [1, 1]
 
@@ -200,6 +213,12 @@ def test_the_command_line_takes_a_command_and_cases(brim_cli):
     assert run.returncode == 0, run.stderr
     document = json.loads(run.stdout)
     assert (document["workload"], document["findings"][0]["case"]) == ("plain.py", {"width": 32})
+
+
+def test_a_command_without_its_dashes_is_told_where_they_go(brim_cli):
+    run = brim_cli("find", "python", "train.py", "--batch_size", "{batch}")
+    assert run.returncode == 2
+    assert "A command goes after --" in run.stderr
 
 
 def test_an_environments_own_sitecustomize_still_runs(tmp_path, monkeypatch):

@@ -76,11 +76,11 @@ class Command:
                     f"The case {unused[0]!r} has no place in the command `{self}`: its values would change nothing. "
                     f"Add for example --{unused[0]} {{{unused[0]}}}."
                 )
+        if find_program(self.words[0]) is None:
+            raise InputError(f"There is no program {self.words[0]!r}. Install it, or mend the command `{self}`.")
         for word in self.words[1:]:
             if word.endswith(".py") and not Path(word).is_file() and "{" not in word:
                 raise InputError(f"There is no file {word} for the command `{self}`. Mend its path.")
-        if find_program(self.words[0]) is None:
-            raise InputError(f"There is no program {self.words[0]!r}. Install it, or mend the command `{self}`.")
 
     def fill_in(self, case: Case, microbatch: int) -> list[str]:
         """Return the words with the microbatch and the case in their places; other braces stay as they are."""
