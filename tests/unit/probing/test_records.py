@@ -48,7 +48,7 @@ def test_the_first_failure_decides():
 
 
 def test_a_rank_that_a_signal_ended_is_unclear_unless_the_kernel_did_it():
-    log = "traceback : Signal 9 (SIGKILL) received by PID 101"
+    log = "traceback : Signal 15 (SIGTERM) received by PID 100\ntraceback : Signal 9 (SIGKILL) received by PID 101"
     ranks = record(0, failure=LOST), record(1, status="running")
     assert verdict(*ranks, exit_code=1, log_tail=log).probe.detail == "of rank 1 was ended by SIGKILL"
     assert verdict(*ranks, exit_code=1, log_tail=log, is_host_full=True).probe.verdict == "oom"

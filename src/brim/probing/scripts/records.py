@@ -157,7 +157,9 @@ def _failed(record: Record, ended: Ended, microbatch: int) -> Outcome:
 def _exited(ended: Ended, microbatch: int) -> Outcome:
     """Judge a command that failed without an exception that the witness saw."""
     assert ended.exit_code is not None
-    killed = _SIGNAL_TEXT.search(ended.log_tail)
+    # The launcher itself ends the other ranks, by SIGTERM.
+    signals = sorted(_SIGNAL_TEXT.finditer(ended.log_tail), key=lambda match: match[1] == "SIGTERM")
+    killed = signals[0] if signals else None
     name = signal.Signals(-ended.exit_code).name if ended.exit_code < 0 else killed[1] if killed else None
     if name is not None:
         if name == "SIGKILL" and ended.is_host_full:
