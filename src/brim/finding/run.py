@@ -66,7 +66,11 @@ class Run:
 
     def run_mix(self, prober: Prober, findings: Findings) -> Findings:
         """Return the findings of several lengths after their batches have run in turn."""
-        return run_mix(findings, lambda case: self._case_search(prober, case), self.observer)
+        try:
+            return run_mix(findings, lambda case: self._case_search(prober, case), self.observer)
+        except (BrimError, KeyboardInterrupt) as error:
+            setattr(error, "findings", findings)  # noqa: B010  Ctrl-C has no such attribute
+            raise
 
     def _search_case(self, prober: Prober, case: Case, key: str) -> Finding:
         remembered = self._history.recall(key) if self._history else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from brim.cases import Case
 from brim.devices import Device
@@ -26,11 +27,11 @@ class Subject:
 
     def __init__(self, given: str | type[Workload] | Sequence[str], *, ranks: int, isolate: bool) -> None:
         self.command: Command | None = None
-        self._workload: str | type[Workload] | None = None
         self._isolate = isolate
         if isinstance(given, (list, tuple)):
             self.command = Command(tuple(given))
-            self.label, self.identity = self.command.label, str(self.command)
+            self.label = self.command.label
+            self.identity = f"{Path.cwd()}$ {self.command}"  # its paths may be relative
             if not isolate:
                 raise InputError("A command runs in processes of its own: leave out isolate=False.")
             if ranks != 1:
@@ -43,12 +44,12 @@ class Subject:
         if ranks != 1 and not isolate:
             raise InputError(f"{ranks} ranks are {ranks} processes: leave out isolate=False.")
         self.ranks = ranks
-        assert isinstance(given, (str, type))
-        if isinstance(given, str):
-            check_address(given)
-        self._workload = given
-        self.label = given if isinstance(given, str) else _label(given)
-        self.identity = address_of(given) if isolate else self.label
+        workload: Any = given  # what is neither is refused by `address_of`
+        if isinstance(workload, str):
+            check_address(workload)
+        self._workload = workload
+        self.label = workload if isinstance(workload, str) else _label(workload)
+        self.identity = address_of(workload) if isolate else self.label
 
     def check(self, cases: Sequence[Case], observer: Observer) -> None:
         """Refuse what cannot start; warn of what probes would overwrite."""
@@ -68,14 +69,12 @@ class Subject:
             return CommandProber(
                 self.command, device, limits_bytes, timeout_seconds=timeout_seconds, say=observer.output
             )
-        assert self._workload is not None
         if self._isolate:
             return PairedProber(self.identity, device, limits_bytes=limits_bytes, timeout_seconds=timeout_seconds)
         from brim.probing.in_process import InProcessProber
 
         given = self._workload
-        loaded = load(given) if isinstance(given, str) else check_class(given, repr(given))
-        return InProcessProber(loaded, device)
+        return InProcessProber(load(given) if isinstance(given, str) else check_class(given, repr(given)), device)
 
 
 def _label(workload: type[Workload]) -> str:
