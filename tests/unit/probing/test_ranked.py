@@ -44,6 +44,12 @@ def test_sharded_parameters_are_what_the_optimizer_updates():
     assert [probe.calls["optimizer"] for probe in finding.probes] == [2, 2]
 
 
+def test_ranks_start_afresh_where_nothing_may_be_forked():
+    address = f"{WORKLOADS}/ranked_threads.py:Train"
+    finding = brim.find(address, device="cpu", memory="1GiB", cache=False, ranks=2, start=2, cap=2, steps=1)[0]
+    assert (finding.microbatch, finding.confirmed) == (2, True)
+
+
 @pytest.mark.parametrize(("name", "rank"), [("ForwardFails", 1), ("BackwardFails", 0)])
 def test_an_oom_on_one_rank_is_an_oom_of_all(name, rank):
     finding = find(name, start=4, cap=4)[0]
