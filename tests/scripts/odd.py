@@ -58,6 +58,14 @@ elif behaviour == "by_hand":
         with torch.no_grad():
             for parameter in weight.parameters():
                 parameter -= parameter.grad
+elif behaviour == "two_optimizers":
+    models = [nn.Linear(1024, 4), nn.Linear(1024, 8)]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    for _ in range(100):
+        for model, optimizer in zip(models, optimizers, strict=True):
+            model(torch.randn(batch, 1024)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
 elif behaviour == "evaluates":
     model = nn.Sequential(nn.Linear(1024, 8), nn.Linear(8, 1024)).eval()
     with torch.inference_mode():

@@ -38,24 +38,25 @@ def make_prober(script, *words, launcher=(sys.executable,), timeout_seconds=None
 
 
 @pytest.mark.parametrize(
-    ("words", "kind", "forward"),
+    ("words", "kind", "forward", "samples"),
     [
-        (["plain.py", "--batch_size={batch}", "--workers=1", "--amp", "--compile"], "train", 2),
-        (["trainer.py", "--per_device_train_batch_size", "{batch}"], "train", 2),
-        (["trainer.py", "--do_eval", "--per_device_eval_batch_size={batch}"], "eval", 2),
-        (["accelerated.py", "--per_device_batch_size", "{batch}"], "train", 4),
-        (["lightened.py", "--batch_size", "{batch}"], "train", 4),  # with two of validation before
-        (["generator.py", "--batch_size", "{batch}"], "generate", 12),
-        (["odd.py", "evaluates", "{batch}"], "eval", 2),
-        (["odd.py", "generates", "{batch}"], "generate", 10),
-        (["odd.py", "by_hand", "{batch}"], "train", 2),
+        (["plain.py", "--batch_size={batch}", "--workers=1", "--amp", "--compile"], "train", 2, 8),
+        (["trainer.py", "--per_device_train_batch_size", "{batch}"], "train", 2, 8),
+        (["trainer.py", "--do_eval", "--per_device_eval_batch_size={batch}"], "eval", 2, 8),
+        (["accelerated.py", "--per_device_batch_size", "{batch}"], "train", 4, 16),
+        (["lightened.py", "--batch_size", "{batch}"], "train", 4, 8),  # with two batches of validation before
+        (["generator.py", "--batch_size", "{batch}"], "generate", 12, 48),
+        (["odd.py", "evaluates", "{batch}"], "eval", 2, 8),
+        (["odd.py", "generates", "{batch}"], "generate", 10, 40),
+        (["odd.py", "by_hand", "{batch}"], "train", 2, 8),
+        (["odd.py", "two_optimizers", "{batch}"], "train", 4, 8),  # of each of its two models
     ],
 )
-def test_a_script_is_ended_after_two_of_what_it_repeats(words, kind, forward):
+def test_a_script_is_ended_after_two_of_what_it_repeats(words, kind, forward, samples):
     prober = make_prober(*words)
     probe = prober.probe(Case(), 4, steps=2).probe
     assert (probe.verdict, prober.kind, prober.ranks) == ("fits", kind, 1)
-    assert (probe.steps, probe.calls["forward"], probe.samples) == (2, forward, 4 * forward)
+    assert (probe.steps, probe.calls["forward"], probe.samples) == (2, forward, samples)
     assert probe.step_seconds > 0
 
 

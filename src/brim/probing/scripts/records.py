@@ -117,8 +117,9 @@ def judge(ended: Ended, microbatch: int, *, timeout_seconds: float) -> Outcome:
 
 
 _SEEN = (
-    "A step is an optimizer step, a module's forward pass in evaluation, or a whole `generate`, in a Python process "
-    "that reads PYTHONPATH (not python -I or -E). Check that the command gets that far"
+    "A step is an optimizer step, a module's forward pass in evaluation, or a whole `generate`, on the device "
+    "that --device names, in a Python process that reads PYTHONPATH (not python -I or -E). Check that the command gets "
+    "that far"
 )
 
 

@@ -83,7 +83,7 @@ class Witness:
             self._write("ended")
 
     def _begin(self, device: torch.device) -> None:
-        """Set the limit; on CUDA only when a module is called, as nobody knows the device before."""
+        """Set the limit; on CUDA only when a parameter is there, as nobody knows the device before."""
         if self._device_name != "cpu" and device.type != "cuda":
             return
         self._meter = make_meter("cpu" if self._device_name == "cpu" else f"cuda:{device.index or 0}")
@@ -116,12 +116,13 @@ class Witness:
         if error is not None and output is None:
             self._note_oom(error)
             return
-        self._tally.add_forward(id(module), args, output)
+        is_training = _expects_backward(module)
+        self._tally.add_forward(id(module), args, output, is_training=is_training)
         calls = self._tally.calls
         if self._tally.is_generating or self._tally.num_optimizers or calls["backward"]:
             if time.monotonic() - self._last_write > _WRITE_EVERY_SECONDS:
                 self._write("running")
-        elif not _expects_backward(module) or calls["forward"] >= _PATIENCE * self._num_wanted:
+        elif not is_training or calls["forward"] >= _PATIENCE * self._num_wanted:
             self._end_step()
 
     def _counts(self, module: torch.nn.Module, *, depth: int) -> bool:
@@ -130,9 +131,8 @@ class Witness:
             return False
         return next(module.parameters(), None) is not None
 
-    def _on_optimizer_step(self, *_: Any) -> None:
-        if self._meter is not None:
-            self._tally.calls["optimizer"] += 1
+    def _on_optimizer_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self._meter is not None and self._tally.add_optimizer_step(id(optimizer)):
             self._end_step()
 
     def _watched(self, run: Callable[..., Any]) -> Callable[..., Any]:
