@@ -30,7 +30,7 @@ def verdict(*records, **ended):
 
 
 def test_the_highest_peak_and_the_slowest_step_stand_for_all_ranks():
-    probe = verdict(record(0, peak_bytes=500, step_seconds=0.3), record(1, samples=8, steps=2)).probe
+    probe = verdict(record(0, peak_bytes=500, step_seconds=0.3), record(1, samples=8, steps=2), exit_code=0).probe
     assert (probe.verdict, probe.peak_bytes, probe.step_seconds) == ("fits", 1000, 0.3)
     assert (probe.steps, probe.samples) == (2, 8)
 
@@ -53,6 +53,17 @@ def test_a_rank_that_a_signal_ended_is_unclear_unless_the_kernel_did_it():
     assert verdict(*ranks, exit_code=1, log_tail=log).probe.detail == "of rank 1 was ended by SIGKILL"
     assert verdict(*ranks, exit_code=1, log_tail=log, is_host_full=True).probe.verdict == "oom"
     assert verdict(record(0), exit_code=-11).probe.detail == "was ended by SIGSEGV"
+
+
+def test_a_rank_that_only_others_know_is_lost_is_unclear_and_never_fits():
+    ranks = record(0, failure=LOST, status="failed", steps=1), record(1, status="running", steps=1)
+    assert verdict(*ranks).probe.verdict == "unclear"
+    assert verdict(*ranks, exit_code=1, log_tail="RuntimeError: Connection closed by peer").probe.verdict == "unclear"
+
+
+def test_a_job_that_was_ended_before_all_ranks_were_done_does_not_fit():
+    assert verdict(record(0), record(1, status="running", steps=1)).probe.verdict == "unclear"
+    assert verdict(record(0)).probe.verdict == "unclear", "the other of two ranks never wrote"
 
 
 def test_an_exit_without_an_exception_is_judged_by_the_last_words():

@@ -14,13 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from brim.devices.cpu import num_oom_kills
+from brim.probing.merging import is_from_peer
 from brim.probing.scripts.command import find_program
-from brim.probing.scripts.records import Ended, Record, read_records
+from brim.probing.scripts.records import Ended, all_done, read_records
 
 _HOOK = Path(__file__).parent / "hook"
 _POLL_SECONDS = 0.05
 # How long the other ranks and the launcher may take to say how they failed, after the first did.
 _LAST_WORDS_SECONDS = 2.0
+# How long a launcher may take to say which rank died, after others have lost their connection to it.
+_LAUNCHER_SECONDS = 10.0
 # How long the keeper may take to end everything.
 _CLOSING_SECONDS = 30.0
 _LOG_TAIL_BYTES = 16_000
@@ -110,11 +113,13 @@ def _wait(
     while keeper.poll() is None:
         records = read_records(folder)
         now = time.monotonic()
-        if records and _all_done(records):
+        if records and all_done(records):
             return False
-        if any(record.failure for record in records):
+        failures = [record.failure["detail"] for record in records if record.failure]
+        if failures:
             failed_at = failed_at or now
-            if now - failed_at > _LAST_WORDS_SECONDS:
+            is_lost = all(map(is_from_peer, failures))
+            if now - failed_at > (_LAUNCHER_SECONDS if is_lost else _LAST_WORDS_SECONDS):
                 return False
         steps = tuple((record.pid, record.steps, *sorted(record.calls.items())) for record in records)
         progress = (len(list(folder.glob("*.torch"))), *steps)
@@ -130,11 +135,6 @@ def _wait(
         except subprocess.TimeoutExpired:
             continue
     return False
-
-
-def _all_done(records: Sequence[Record]) -> bool:
-    num_done = sum(record.status == "done" for record in records)
-    return num_done >= max(record.num_ranks for record in records)
 
 
 def _end(keeper: subprocess.Popen[bytes]) -> dict[str, Any]:

@@ -18,6 +18,12 @@ from brim.probing.output import classify_text
 
 # How torchrun says that a signal ended one of its processes.
 _SIGNAL_TEXT = re.compile(r"Signal \d+ \((SIG\w+)\) received by PID (\d+)")
+# What to check where no step was seen.
+_SEEN = (
+    "A step is an optimizer step, a module's forward pass in evaluation, or a whole `generate`, on the device "
+    "that --device names, in a Python process that reads PYTHONPATH (not python -I or -E). Check that the command gets "
+    "that far"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +100,12 @@ class Ended:
         return tuple(record for record in self.records if record.num_steps)
 
 
+def all_done(records: Sequence[Record]) -> bool:
+    """Return whether every rank has done its steps."""
+    num_done = sum(record.status == "done" for record in records)
+    return num_done >= max((record.num_ranks for record in records), default=1)
+
+
 def judge(ended: Ended, microbatch: int, *, timeout_seconds: float) -> Outcome:
     """Return the verdict over all ranks: the first failure decides, for the others may only follow from it."""
     failures = [record for record in ended.records if record.failure and not is_from_peer(record.failure["detail"])]
@@ -105,6 +117,10 @@ def judge(ended: Ended, microbatch: int, *, timeout_seconds: float) -> Outcome:
         return _idle(f"no step was seen within {timeout_seconds:g} s. {_SEEN}, or raise --timeout.", ended, microbatch)
     if ended.exit_code:
         return _exited(ended, microbatch)
+    if ended.exit_code is None and not all_done(ended.records):
+        # Nothing but lost connections: somebody has died, and the launcher did not say how.
+        lost = ", ".join(str(record.rank) for record in ended.records if record.failure)
+        return _outcome(Verdict.UNCLEAR, f"lost a rank (its peer, rank {lost}, says so)", ended, microbatch)
     if ended.num_left and not ended.worked:
         detail = (
             f"the command ended while {ended.num_left} of its processes still ran, and these were ended. "
@@ -114,13 +130,6 @@ def judge(ended: Ended, microbatch: int, *, timeout_seconds: float) -> Outcome:
     if not ended.worked:
         return _idle(f"the command ended without a step that could be seen. {_SEEN}.", ended, microbatch)
     return _fits(ended, microbatch)
-
-
-_SEEN = (
-    "A step is an optimizer step, a module's forward pass in evaluation, or a whole `generate`, on the device "
-    "that --device names, in a Python process that reads PYTHONPATH (not python -I or -E). Check that the command gets "
-    "that far"
-)
 
 
 def _fits(ended: Ended, microbatch: int) -> Outcome:
@@ -169,6 +178,8 @@ def _exited(ended: Ended, microbatch: int) -> Outcome:
         whose = "" if killed is None else _whose(int(killed[2]), ended.records)
         return _outcome(Verdict.UNCLEAR, f"{whose}was ended by {name}", ended, microbatch)
     verdict, line = classify_text(ended.log_tail)
+    if verdict is Verdict.ERROR and is_from_peer(line):
+        return _outcome(Verdict.UNCLEAR, f"lost a rank ({line})", ended, microbatch)
     before = "" if ended.worked else " before its first step"
     detail = line if verdict is Verdict.OOM else f"it ended with exit code {ended.exit_code}{before}: {line}"
     return _outcome(verdict, detail, ended, microbatch, phase="step" if ended.worked else "start")
