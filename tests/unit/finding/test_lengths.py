@@ -56,3 +56,12 @@ def test_bad_lengths_are_refused(settings, error, message):
 def test_a_command_takes_no_lengths():
     with pytest.raises(InputError, match="A command draws its own samples"):
         brim.find(["python", "-c", "{batch}"], lengths=LENGTHS)
+
+
+def test_the_command_line_prints_what_the_sampler_takes(brim_cli, tmp_path):
+    (tmp_path / "lengths.txt").write_text("\n".join(map(str, LENGTHS)))
+    options = ["--device", "cpu", "--memory", "1GiB", "--cap", "2", "--start", "2", "--steps", "1"]
+    run = brim_cli("find", f"{LENGTHED}:Texts", *options, "--lengths", "lengths.txt")
+    assert run.returncode == 0, run.stderr
+    assert "brim.TokenBudgetSampler(lengths, largest={64: 2, 256: 2})" in run.stdout
+    assert "running batches of 2 lengths in turn" in run.stderr
