@@ -183,6 +183,8 @@ class Accumulator:
         self._recovery.begin()
         while True:
             failure = self._try(batch, loss_fn, self._recovery)
+            if failure is not None:
+                self._recovery.make_room(failure)
             reports = self._windows.exchange(failure=failure, is_thrashing=self._recovery.is_thrashing())
             if reports:
                 return self._windows.close(reports)

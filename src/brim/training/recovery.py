@@ -88,6 +88,12 @@ class Recovery:
         """Return what a failure was."""
         return Failure.of(error, self._device_name)
 
+    def make_room(self, failure: Failure) -> None:
+        """Give back all that a failure of memory holds: talking to other ranks takes some as well."""
+        if failure.is_oom:
+            failure.let_go()
+            release_memory()
+
     def is_thrashing(self) -> bool:
         """Return whether the allocator had to try again since this was last asked."""
         before, self._num_retries = self._num_retries, num_retries(self._device_name)
@@ -113,10 +119,7 @@ class Recovery:
         if not failed:
             self._watch_thrash(reports, window)
             return True
-        if failure is not None:
-            failure.let_go()
         self._start.restore()
-        release_memory()
         microbatch = min(reports[rank].microbatch for rank in failed)
         where = f" on rank {', '.join(map(str, failed))}" if len(reports) > 1 else ""
         reason = f"Window {window}: out of memory with microbatches of {microbatch}{where}"
