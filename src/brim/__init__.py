@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from brim.sweeping.sweep import sweep
     from brim.tracing import MemoryPeak, Prediction, predict
     from brim.training import Accumulator, AuditReport, audit
+    from brim.training.keeping import keep_batches
     from brim.training.packed import collate_packed
     from brim.training.sampler import TokenBudgetSampler
+    from brim.training.shrinking import recover
     from brim.workload import Workload
 
 __version__ = "0.1.0"
@@ -43,9 +45,11 @@ _HOMES = {
     "audit": "brim.training",
     "collate_packed": "brim.training.packed",
     "find": "brim.finding.find",
+    "keep_batches": "brim.training.keeping",
     "pack": "brim.planning.packing",
     "plan": "brim.planning",
     "predict": "brim.tracing",
+    "recover": "brim.training.shrinking",
     "sweep": "brim.sweeping.sweep",
 }
 
@@ -67,9 +71,11 @@ __all__ = [
     "audit",
     "collate_packed",
     "find",
+    "keep_batches",
     "pack",
     "plan",
     "predict",
+    "recover",
     "sweep",
 ]
 

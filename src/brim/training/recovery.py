@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import logging
-import weakref
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -19,13 +16,12 @@ from brim.tracing.checkpointing import checkpoint_blocks, refusal
 from brim.training.failures import Failure
 from brim.training.rewinding import Rewind
 from brim.training.splitting import count_samples, split
+from brim.training.telling import log_line, tell_at_exit
 from brim.training.window import Ending, RankReport
 
 # After this many windows in a row in which the allocator had to give memory back and try again, microbatches get
 # smaller. Source: a choice; one such window is usual where a longer text comes, and each costs a device's standstill.
 NUM_THRASHED_WINDOWS = 3
-
-_logger = logging.getLogger("brim")
 
 
 class Recovery:
@@ -164,7 +160,7 @@ class Recovery:
         if following is None:
             return False
         if self.way.limit is None and self._is_telling:
-            atexit.register(_tell_advice, weakref.ref(self))
+            tell_at_exit(self)
         if following.is_checkpointed and not self.way.is_checkpointed:
             checkpoint_blocks("model", self._model, keep_random=True)
             change = f"switching checkpointing on, with microbatches of {following.limit}"
@@ -172,7 +168,7 @@ class Recovery:
             change = f"going on with {following.limit}"
         self.way = following
         if self._is_telling:
-            _logger.warning("%s; %s. The effective batch stays the same.", reason, change)
+            log_line(f"{reason}; {change}. The effective batch stays the same.")
         return True
 
     def _end(self, reason: str, microbatch: int) -> BrimError:
@@ -182,9 +178,3 @@ class Recovery:
             f"samples, see what would save memory with brim plan{left}",
             microbatch=microbatch,
         )
-
-
-def _tell_advice(reference: weakref.ref[Recovery]) -> None:
-    recovery = reference()
-    if recovery is not None and recovery.advice is not None:
-        _logger.warning("%s", recovery.advice)
