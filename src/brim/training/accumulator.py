@@ -179,6 +179,8 @@ class Accumulator:
             )
         if self._recovery is None:
             return self._run(batch, loss_fn)
+        if self._windows.expected_items is None:
+            self._windows.expect(0)  # as a rank does that has no batch
         self._sync.fall_silent()
         self._recovery.begin()
         while True:
@@ -199,7 +201,7 @@ class Accumulator:
         """
         windows, is_updated = self._windows, False
         while True:
-            if self._sync.is_lockstep and windows.expected_items is None and not windows.current.num_microbatches:
+            if windows.expected_items is None and not windows.current.num_microbatches:
                 windows.expect(0)
             reports = windows.exchange(is_finished=True)
             if any(report.num_microbatches for report in reports):
@@ -249,6 +251,7 @@ class Accumulator:
     def _try(self, batch: Any, loss_fn: Callable[[Any], Any], recovery: Recovery) -> Failure | None:
         """Run a window without a word to other ranks; return why it failed, or None."""
         windows = self._windows
+        windows.current.is_silent = True
         with windows.dropping_on_failure():
             try:
                 microbatches = recovery.cut(batch, self.accumulation)

@@ -36,6 +36,7 @@ class Window:
         items: The number of items of each microbatch.
         is_reduced: Whether the gradients already are the mean over all ranks.
         microbatch: The samples of its largest microbatch, where a whole batch was cut.
+        is_silent: Whether ranks say nothing to each other before its end, so that any may fail.
     """
 
     index: int
@@ -44,6 +45,7 @@ class Window:
     items: list[Count] = field(default_factory=list)
     is_reduced: bool = False
     microbatch: int = 0
+    is_silent: bool = False
 
     @property
     def num_microbatches(self) -> int:

@@ -122,13 +122,9 @@ class Windows:
         return is_updated
 
     def expect(self, items: float) -> None:
-        """Guess from the first microbatch how many items a window has.
-
-        Ranks come to one guess at the window's end, unless gradients cannot be weighed anew before they meet.
-        """
-        if self._sync.is_lockstep:
-            items = max(row[0] for row in self._sync.gather([items]))
-        self.expected_items = items * self.current.length * self._sync.num_ranks or None
+        """Guess from the first microbatch how many items a window has: the same on all ranks, unless it is silent."""
+        largest = items if self.current.is_silent else max(row[0] for row in self._sync.gather([items]))
+        self.expected_items = largest * self.current.length * self._sync.num_ranks or None
 
     def go_on_with(self, window: Window, *, expected_items: float | None) -> None:
         """Drop the open window and go on with another."""
@@ -171,7 +167,7 @@ class Windows:
         return is_left_out
 
     def _agree_on_items(self, expected_items: float) -> None:
-        """Weigh the gradients as those of the rank that expects the most items, so that they can be averaged."""
+        """Weigh the gradients of a silent window as the rank that expects the most items does, to average them."""
         if self.expected_items and expected_items != self.expected_items:
             self._updater.weigh(self.expected_items / expected_items)
         self.expected_items = expected_items or None
