@@ -252,6 +252,7 @@ class Accumulator:
         """Run a window without a word to other ranks; return why it failed, or None."""
         windows = self._windows
         windows.current.is_silent = True
+        self._sync.expect(last=False)
         with windows.dropping_on_failure():
             try:
                 microbatches = recovery.cut(batch, self.accumulation)

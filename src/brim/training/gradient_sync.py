@@ -78,7 +78,7 @@ class Replicated:
                 self._muted.enter_context(module.no_sync())
 
     def fall_silent(self) -> None:
-        """Keep the forward passes of a window free of communication, so that one that fails leaves no rank waiting.
+        """Keep the forward passes that follow free of communication, so that one that fails leaves no rank waiting.
 
         Buffers, which DDP would send around in the first of them, are sent now. Where ranks may have different numbers
         of windows they stay each rank's own.
@@ -87,7 +87,6 @@ class Replicated:
             if module.forward_sync_buffers and not self._defer:
                 self._send_buffers(list(module.module.buffers()))
             module.require_forward_param_sync = False
-        self.expect(last=False)
 
     def _send_buffers(self, buffers: Sequence[torch.Tensor]) -> None:
         for bucket in _buckets(sorted(buffers, key=lambda buffer: str(buffer.dtype))):

@@ -47,6 +47,7 @@ class Windows:
         uneven: bool,
     ) -> None:
         self.expected_items: float | None = None
+        self._agreed_items: float | None = None
         self.loss: float | None = None
         self.items = 0.0
         self.num_updates = 0
@@ -98,7 +99,11 @@ class Windows:
         if problem is not None:
             self._drop()
             raise problem
-        self._agree_on_items(max(report.expected_items for report in reports))
+        expected_items = max(report.expected_items for report in reports)
+        if self.expected_items and self.expected_items != expected_items:
+            # Of a silent window. Weighed alike, the gradients can be averaged.
+            self._updater.weigh(self.expected_items / expected_items)
+        self._agree_on(expected_items)
         return reports
 
     def close(self, reports: list[RankReport]) -> bool:
@@ -117,19 +122,23 @@ class Windows:
         is_updated = self._updater.update((self.expected_items or 1.0) / self.items)
         self.num_updates += is_updated
         if not any(report.is_finished for report in reports):
-            self.expected_items = self.items
+            self._agree_on(self.items)
         self._open(window.index + 1)
         return is_updated
 
     def expect(self, items: float) -> None:
         """Guess from the first microbatch how many items a window has: the same on all ranks, unless it is silent."""
-        largest = items if self.current.is_silent else max(row[0] for row in self._sync.gather([items]))
-        self.expected_items = largest * self.current.length * self._sync.num_ranks or None
+        factor = self.current.length * self._sync.num_ranks
+        if self.current.is_silent:
+            self.expected_items = items * factor or None
+        else:
+            self._agree_on(factor * max(row[0] for row in self._sync.gather([items])))
 
     def go_on_with(self, window: Window, *, expected_items: float | None) -> None:
         """Drop the open window and go on with another."""
         self._drop()
-        self.current, self.expected_items = window, expected_items
+        self.current = window
+        self._agree_on(expected_items)
         self._sync.expect(last=window.is_next_last)
 
     @contextmanager
@@ -166,14 +175,12 @@ class Windows:
             warn_caller(f"{where} {reason}: it is left out, with its items.")
         return is_left_out
 
-    def _agree_on_items(self, expected_items: float) -> None:
-        """Weigh the gradients of a silent window as the rank that expects the most items does, to average them."""
-        if self.expected_items and expected_items != self.expected_items:
-            self._updater.weigh(self.expected_items / expected_items)
-        self.expected_items = expected_items or None
+    def _agree_on(self, expected_items: float | None) -> None:
+        self.expected_items = self._agreed_items = expected_items or None
 
     def _open(self, index: int) -> None:
         self.current = Window(index=index, length=self._accumulation)
+        self.expected_items = self._agreed_items  # what a rank guessed in a silent window that failed is its own
         self._sync.expect(last=self.current.is_next_last)
 
     def _drop(self) -> None:
