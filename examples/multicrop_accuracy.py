@@ -143,7 +143,7 @@ def find_batch_size(max_crops, ranks, settings):
     case = {"max_crops": max_crops}
     estimate = int(settings.batch_size * ScaleTable().scale(brim.Case(case)))
     if ranks.rank == 0:
-        print(f"max_crops={max_crops}: estimate {estimate}, cap {settings.batch_size}")
+        print(f"max_crops={max_crops}: estimate {estimate}, cap {settings.batch_size}", flush=True)
     findings = brim.find(
         MultiCrop,
         cases=[case],
@@ -220,9 +220,10 @@ def main():
                 estimate, size = find_batch_size(max_crops, ranks, settings)
             results.add(max_crops, estimate=estimate, batch_size=size)
         if "accuracy" not in results.of(max_crops):
-            results.add(
-                max_crops, **measure(max_crops, results.of(max_crops)["batch_size"], ranks, settings.num_images)
-            )
+            measured = measure(max_crops, results.of(max_crops)["batch_size"], ranks, settings.num_images)
+            results.add(max_crops, **measured)
+            if ranks.rank == 0:
+                print(f"max_crops={max_crops}: accuracy {measured['accuracy']:.3f}", flush=True)
     if ranks.rank == 0:
         print("max_crops  batch  accuracy  images/s")
         for max_crops in every:

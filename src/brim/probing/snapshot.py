@@ -129,6 +129,24 @@ class _OptimizerState:
         self._optimizer.state.update(self._state)
 
 
+class Trained:
+    """The weights and states of optimizers, in host memory."""
+
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        self._tensors = _Tensors()
+        self._states = [_OptimizerState(optimizer, self._tensors) for optimizer in optimizers]
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    self._tensors.save(parameter.data)
+
+    def restore(self) -> None:
+        """Put everything back."""
+        for state in self._states:
+            state.restore()
+        self._tensors.restore()
+
+
 class Generators:
     """The states of Python's, NumPy's and torch's random generators, and of the user's own of torch's.
 

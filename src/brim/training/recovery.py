@@ -35,6 +35,7 @@ class Recovery:
 
     Attributes:
         way: Where on the way down the run is.
+        is_again: Whether the window was begun again.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Recovery:
         if problem is not None:
             raise InputError(f"checkpointing=True does not work with this model: {problem}. Leave it out.")
         self.way = StepDown(sizes=None if sizes is None else tuple(sizes), checkpointing=checkpointing)
+        self.is_again = False
         self._model = model
         self._device_name = str(next((parameter.device for parameter in model.parameters()), "cpu"))
         self._is_telling = is_telling
@@ -72,6 +74,7 @@ class Recovery:
 
     def begin(self) -> None:
         """Remember the start of a window."""
+        self.is_again = False
         self._start.mark()
 
     def cut(self, batch: Any, accumulation: int) -> list[Any]:
@@ -116,12 +119,21 @@ class Recovery:
             self._watch_thrash(reports, window)
             return True
         self._start.restore()
+        self.is_again = True
         microbatch = min(reports[rank].microbatch for rank in failed)
         where = f" on rank {', '.join(map(str, failed))}" if len(reports) > 1 else ""
         reason = f"Window {window}: out of memory with microbatches of {microbatch}{where}"
         if not self._step_down(microbatch, reason):
             raise self._end(reason, microbatch) from (None if failure is None else failure.error)
         return False
+
+    def refuse_update(self, window: int) -> OutOfMemoryError:
+        """Return what to raise where the update of a window does not fit."""
+        return OutOfMemoryError(
+            f"Window {window}: out of memory in the update, which no smaller microbatch changes. Use an optimizer with "
+            "smaller states or a smaller model; brim plan shows what would save memory.",
+            microbatch=0,
+        )
 
     def to_state(self) -> dict[str, Any]:
         """Return where on the way down the run is, as plain values."""

@@ -10,6 +10,9 @@ import torch
 from torch import nn
 
 from brim.errors import InputError
+from brim.findings import Verdict
+from brim.probing.snapshot import Trained
+from brim.probing.verdicts import classify
 from brim.training.telling import warn_caller
 
 _NUM_NAMES = 3
@@ -93,10 +96,14 @@ class Updater:
         """Return the loss as its backward pass should see it."""
         return loss if self._scaler is None else self._scaler.scale(loss)
 
-    def update(self, factor: float) -> bool:
+    def update(self, factor: float, *, is_risky: bool = False) -> bool:
         """Multiply the gradients by `factor`, clip them and step; return whether all optimizers stepped.
 
         With a scaler, gradients that are not finite make it skip the step and lower its scale.
+
+        Args:
+            factor: What to weigh the gradients by.
+            is_risky: Whether to keep weights and optimizer states aside, and to put them back where the step fails.
         """
         parameters = self.parameters()
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
@@ -110,7 +117,13 @@ class Updater:
         self.weigh(factor)
         if self._clip_norm is not None:
             self.grad_norm = nn.utils.clip_grad_norm_(parameters, self._clip_norm)
-        is_updated = self._step(optimizers)
+        kept = self._keep() if is_risky else None
+        try:
+            is_updated = self._step(optimizers)
+        except BaseException:
+            if kept is not None:
+                kept.restore()
+            raise
         if is_updated:
             for scheduler in self._schedulers:
                 scheduler.step()
@@ -121,6 +134,15 @@ class Updater:
         """Drop all gradients."""
         for optimizer in self._optimizers:
             optimizer.zero_grad(set_to_none=True)
+
+    def _keep(self) -> Trained | None:
+        """Keep everything that a step changes, where host memory is enough for it."""
+        try:
+            return Trained(self._optimizers)
+        except (RuntimeError, MemoryError) as error:
+            if classify(error, nearly_full=True) is not Verdict.OOM:
+                raise
+            return None
 
     def _step(self, optimizers: Sequence[torch.optim.Optimizer]) -> bool:
         if self._scaler is None:

@@ -119,7 +119,7 @@ class Windows:
         self.loss = math.fsum(report.loss for report in reports) / self.items
         if not window.is_reduced:
             self._sync.reduce(self._updater.parameters())
-        is_updated = self._updater.update((self.expected_items or 1.0) / self.items)
+        is_updated = self._update((self.expected_items or 1.0) / self.items)
         self.num_updates += is_updated
         if not any(report.is_finished for report in reports):
             self._agree_on(self.items)
@@ -152,6 +152,22 @@ class Windows:
             if self.current is window and not self._sync.is_lockstep:
                 self._drop()
             raise
+
+    def _update(self, factor: float) -> bool:
+        """Update; where that fails in its middle, and had reason to, leave weights and optimizers as they were.
+
+        The first update makes the optimizers' states, and a window that ran out of memory before may do so again.
+        Others need no more than those before them did, and less than a backward pass.
+        """
+        if self._recovery is None:
+            return self._updater.update(factor)
+        with self.dropping_on_failure():
+            try:
+                return self._updater.update(factor, is_risky=not self.num_updates or self._recovery.is_again)
+            except Exception as error:
+                if self._recovery.judge(error).is_oom:
+                    raise self._recovery.refuse_update(self.current.index) from error
+                raise
 
     def _begin(self, items: Count) -> None:
         """Open a window: nothing but its own microbatches may be in its gradient."""

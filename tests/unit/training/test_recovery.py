@@ -19,7 +19,8 @@ import brim
 from brim.errors import InputError, OutOfMemoryError
 from brim.training import recovery
 
-Overdraw = runpy.run_path(str(Path(__file__).parents[2] / "workloads" / "overdraw.py"))["Overdraw"]
+names = runpy.run_path(str(Path(__file__).parents[2] / "workloads" / "overdraw.py"))
+Overdraw, overdraw = names["Overdraw"], names["overdraw"]
 PLACES = ["forward", "backward"]
 
 
@@ -218,6 +219,21 @@ def test_what_did_not_fit_is_let_go_before_the_window_begins_again():
 
     make(model).step(make_batch(8), loss_fn)
     assert alive == [0, 0, 0]
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_an_update_that_runs_out_of_memory_leaves_no_half_of_it(is_first):
+    model = Net(limit=None if is_first else 4)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    acc = brim.Accumulator(model, optimizer, accumulation=1)
+    if not is_first:  # then a window that had run out of memory before
+        acc.step(make_batch(4), loss_of(model))
+    before = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    optimizer.register_step_post_hook(lambda *_: overdraw())  # all is changed by then
+    with pytest.raises(OutOfMemoryError, match="out of memory in the update, which no smaller microbatch changes"):
+        acc.step(make_batch(8), loss_of(model))
+    torch.testing.assert_close((model.state_dict(), optimizer.state_dict()), before, rtol=0, atol=0)
+    assert all(parameter.grad is None for parameter in model.parameters())
 
 
 def test_repeated_allocator_retries_make_microbatches_smaller(monkeypatch, caplog):
