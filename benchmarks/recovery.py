@@ -36,11 +36,11 @@ DEFAULT_OUT = Path(__file__).resolve().parent / "results" / "recovery.json"
 NUM_STEPS = 500
 STEPS_PER_LIMIT = 50
 BATCH = 128
-INPUTS, HIDDEN = 32, 8192
-# What a rank may have beyond what it holds between steps, in turn; a whole batch needs about 50 MiB.
-ROOMS_BYTES = tuple(mebibytes * 2**20 for mebibytes in (96, 40, 96, 24, 96, 16, 32, 96, 20, 96))
-# As many windows of each kind for the overhead; a window takes about 40 ms on one thread.
-NUM_WINDOWS = 400
+INPUTS, HIDDEN = 8, 8192
+# What a rank may have beyond what it holds between steps, in turn; a whole batch needs about 20 MiB.
+ROOMS_BYTES = tuple(mebibytes * 2**20 for mebibytes in (96, 14, 96, 12, 96, 14, 8, 96, 10, 96))
+# As many windows of each kind for the overhead; a window takes about 60 ms on one thread.
+NUM_WINDOWS = 200
 LARGEST_DIFFERENCE = 1e-10
 LARGEST_OVERHEAD = 0.01
 

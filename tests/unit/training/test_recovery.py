@@ -4,6 +4,8 @@ import copy
 import logging
 import random
 import runpy
+import subprocess
+import sys
 import weakref
 from pathlib import Path
 
@@ -19,7 +21,8 @@ import brim
 from brim.errors import InputError, OutOfMemoryError
 from brim.training import recovery
 
-names = runpy.run_path(str(Path(__file__).parents[2] / "workloads" / "overdraw.py"))
+WORKLOADS = Path(__file__).parents[2] / "workloads"
+names = runpy.run_path(str(WORKLOADS / "overdraw.py"))
 Overdraw, overdraw = names["Overdraw"], names["overdraw"]
 PLACES = ["forward", "backward"]
 
@@ -130,6 +133,20 @@ def test_every_change_is_one_line_and_the_end_says_what_to_set(caplog):
     ]
     assert acc.advice == "Next time begin with accumulation=8 for batches of 24 samples (microbatches of at most 3)."
     assert model.budget.calls == [12, 6] + [3] * 24
+
+
+def test_the_process_says_at_its_end_what_to_set_next_time():
+    code = (
+        "import torch, brim; from overdraw import Overdraw\n"
+        "model = torch.nn.Sequential(Overdraw(limit=2), torch.nn.Linear(1, 1))\n"
+        "acc = brim.Accumulator(model, torch.optim.SGD(model.parameters(), lr=0.1), accumulation=1)\n"
+        "acc.step(torch.ones(4, 1), lambda batch: model(batch).sum())\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], cwd=WORKLOADS, capture_output=True, text=True, check=True)
+    assert run.stderr.splitlines() == [
+        "Window 1: out of memory with microbatches of 4; going on with 2. The effective batch stays the same.",
+        "Next time begin with accumulation=2 for batches of 4 samples (microbatches of at most 2).",
+    ]
 
 
 def test_the_plans_list_is_followed_and_checkpointing_comes_at_its_end(caplog):
