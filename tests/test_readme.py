@@ -20,7 +20,8 @@ COMMANDS = (
     "watch",
 )
 # Options of launchers and scripts that the documents speak of.
-OF_OTHERS = {"--help", "--bs", "--nproc-per-node", "--num_processes", "--output_dir"}
+OF_OTHERS = {"--help", "--bs", "--batch_size", "--nproc-per-node", "--num_processes", "--output_dir"}
+OF_OTHERS |= {"--auto_adjust_batch_size", "--start_from_max_crops"}
 PAGES = [README, *(page.read_text() for page in sorted((ROOT / "docs").glob("*.md")))]
 
 

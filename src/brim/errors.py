@@ -11,6 +11,7 @@ The tree, with the built-in each class also is and the exit code of the command 
     │   └── IdleStepError                          1   a step ran and did no work
     ├── UnclearError (RuntimeError)                1   a probe died or hung three times for no known reason
     ├── NonFiniteLossError (ArithmeticError)       1   a microbatch of training has a loss of NaN or infinity
+    ├── OutOfMemoryError (MemoryError)             1   not even the smallest microbatch of a run fits
     ├── DeviceError (RuntimeError)                 1   the machine cannot do what was asked
     ├── SweepStoppedError (RuntimeError)           1   going on with a sweep would only fail again
     └── TraceError (RuntimeError)                  1   the workload cannot run on fake tensors
@@ -127,6 +128,18 @@ class NonFiniteLossError(BrimError, ArithmeticError):
         self.microbatch = microbatch
         self.window = window
         self.rank = rank
+
+
+class OutOfMemoryError(BrimError, MemoryError):
+    """A run went down to its smallest microbatch, and that does not fit either.
+
+    Attributes:
+        microbatch: The samples of that microbatch; 0 where the update failed, which no microbatch changes.
+    """
+
+    def __init__(self, message: str, *, microbatch: int) -> None:
+        super().__init__(message)
+        self.microbatch = microbatch
 
 
 class DeviceError(BrimError, RuntimeError):
