@@ -11,10 +11,12 @@ The tree, with the built-in each class also is and the exit code of the command 
     ├── UnclearError (RuntimeError)                1   a probe died or hung three times for no known reason
     ├── NonFiniteLossError (ArithmeticError)       1   a microbatch of training has a loss of NaN or infinity
     ├── DeviceError (RuntimeError)                 1   the machine cannot do what was asked
+    ├── NothingFitsError (RuntimeError)            3   not even the smallest batch fits, inside a running job
     ├── SweepStoppedError (RuntimeError)           1   going on with a sweep would only fail again
     └── TraceError (RuntimeError)                  1   the workload cannot run on fake tensors
 
-`nothing fits` is an answer, not an error: it is a finding, and exit code 3.
+`nothing fits` is an answer, not an error: it is a finding, and exit code 3. Only a job that cannot go on without a
+batch raises it.
 """
 
 from __future__ import annotations
@@ -114,6 +116,12 @@ class NonFiniteLossError(BrimError, ArithmeticError):
 
 class DeviceError(BrimError, RuntimeError):
     """The machine cannot do what was asked of it."""
+
+
+class NothingFitsError(BrimError, RuntimeError):
+    """Not even the smallest batch fits, and the job that asked cannot go on."""
+
+    exit_code = 3
 
 
 class TraceError(BrimError, RuntimeError):
