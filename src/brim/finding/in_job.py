@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from brim.cases import Case
 from brim.devices import Device
+from brim.errors import WorkloadError
 from brim.finding.case_search import CaseSearch
 from brim.finding.observer import Observer
 from brim.findings import Finding, Probe, Verdict
@@ -125,6 +126,14 @@ class JobSearch:
         """Return the finding, the same on all ranks."""
         device = self._agreed_device()
         self.observer.started([_CASE], limit_bytes=device.limit_bytes)
+        try:
+            return self._find(device)
+        except WorkloadError as error:
+            if error.traceback is not None:
+                self.observer.warn(error.traceback)
+            raise
+
+    def _find(self, device: Device) -> Finding:
         # One rank remembers for all, so that all do the same.
         history = self._history()
         remembered = self.ranks.gather(history.recall(self._key(device)) if history else None)[0]

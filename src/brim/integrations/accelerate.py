@@ -15,7 +15,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from brim.devices import resolve
@@ -23,8 +22,7 @@ from brim.errors import InputError, NothingFitsError
 from brim.finding.in_job import JobSearch, Ranks
 from brim.finding.observer import LogObserver
 from brim.findings import Finding, Verdict
-from brim.history import hash_file
-from brim.integrations.telling import job_logger
+from brim.integrations.telling import identity, job_logger
 from brim.probing.in_process import release_memory
 from brim.probing.loop import LoopProber
 from brim.probing.verdicts import classify
@@ -86,7 +84,7 @@ def find_executable_batch_size(
         _check_arguments(function, args)
         found_device = resolve(device, memory=memory, fill=fill)
         prober = LoopProber(lambda size: function(size, *args, **kwargs), found_device, kind=kind)
-        label, sources = _identity(function)
+        label, sources = identity(function)
         ranks = Ranks()
         search = JobSearch(
             prober=prober, label=label, device=found_device, bounds=bounds, steps=steps, sources=sources, cache=cache,
@@ -171,15 +169,3 @@ def _check_arguments(function: Callable[..., Any], args: tuple[Any, ...]) -> Non
 
 def _name(function: Callable[..., Any]) -> str:
     return getattr(function, "__name__", "the function")
-
-
-def _identity(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
-    """Return a name that tells the function from others, and the hash of its file."""
-    original = inspect.unwrap(function)
-    name = getattr(original, "__qualname__", repr(original))
-    try:
-        path = Path(inspect.getfile(original)).resolve()
-    except TypeError:
-        return name, {}
-    digest = hash_file(path)
-    return f"{path}:{name}", {} if digest is None else {str(path): digest}

@@ -36,13 +36,17 @@ class LoopProber:
     Args:
         loop: Runs with the microbatch it is given, for as long as it likes.
         device: What it must fit into.
-        kind: `train` or `eval`.
+        kind: `train`, `eval` or `generate`.
+        ends_itself: Whether the loop knows by itself when it has shown enough.
     """
 
-    def __init__(self, loop: Callable[[int], object], device: Device, *, kind: str = "train") -> None:
+    def __init__(
+        self, loop: Callable[[int], object], device: Device, *, kind: str = "train", ends_itself: bool = False
+    ) -> None:
         self._loop = loop
         self._device = device
         self._kind = kind
+        self._ends_itself = ends_itself
 
     @property
     def kind(self) -> str:
@@ -52,7 +56,7 @@ class LoopProber:
     def probe(self, case: Case, microbatch: int, *, steps: int, confirms: bool = False) -> Outcome:
         """Run the loop until it has taken `steps` steps, or has come to its end before that."""
         meter = make_meter(self._device.name)
-        watch = _StepWatch(self._kind, steps, meter.synchronize)
+        watch = _StepWatch(self._kind, None if self._ends_itself else steps, meter.synchronize)
         workload_class = _as_workload(self._loop, self._kind, watch)
         with restored():
             release_memory()
@@ -62,7 +66,8 @@ class LoopProber:
         release_memory()
         if result["verdict"] == Verdict.FITS.value:
             result |= {"steps": watch.num_steps, "samples": watch.num_steps * microbatch}
-            result["step_seconds"] = watch.step_seconds or result["step_seconds"]
+            # What a loop does besides its steps is no time of a step.
+            result["step_seconds"] = None if self._ends_itself else watch.step_seconds
         return outcome_from(microbatch, result, sources={})
 
     def trace(self, case: Case, *, cap: int, steps: int) -> Traced:
@@ -76,7 +81,7 @@ class LoopProber:
 class _StepWatch:
     """Counts and times the steps of a loop, and ends it."""
 
-    def __init__(self, kind: str, most_steps: int, synchronize: Callable[[], None]) -> None:
+    def __init__(self, kind: str, most_steps: int | None, synchronize: Callable[[], None]) -> None:
         self._kind = kind
         self._most_steps = most_steps
         self._synchronize = synchronize
@@ -94,6 +99,10 @@ class _StepWatch:
         pairs = zip(self._moments, self._moments[1:], strict=False)
         return statistics.median(later - earlier for earlier, later in pairs) if len(self._moments) > 1 else None
 
+    @property
+    def _is_enough(self) -> bool:
+        return self._most_steps is not None and self.num_steps >= self._most_steps
+
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Watch the block and end it after the last step."""
@@ -101,7 +110,7 @@ class _StepWatch:
 
         def enter(*_: Any) -> None:
             nonlocal depth
-            if depth == 0 and self._kind != "train" and self.num_steps >= self._most_steps:
+            if depth == 0 and self._kind != "train" and self._is_enough:
                 raise _EnoughError
             depth += 1
 
@@ -113,7 +122,7 @@ class _StepWatch:
 
         def step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
             self._count(id(optimizer))
-            if self._kind == "train" and self.num_steps >= self._most_steps:
+            if self._kind == "train" and self._is_enough:
                 raise _EnoughError
 
         with ExitStack() as stack:

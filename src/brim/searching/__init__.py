@@ -1,5 +1,6 @@
 """Which microbatch to try next: pure ask/tell, no torch, no device."""
 
+from brim.searching.among import Among
 from brim.searching.bounds import Bounds
 from brim.searching.curve import MemoryCurve
 from brim.searching.doubling import Doubling
@@ -9,6 +10,7 @@ from brim.searching.known import Known
 from brim.searching.search import Ask, Search, Strategy
 
 __all__ = [
+    "Among",
     "Ask",
     "Bounds",
     "Doubling",
