@@ -48,5 +48,41 @@ def accelerate() -> None:
     dist.destroy_process_group()
 
 
+def lightning() -> None:
+    import lightning.pytorch as pl
+
+    from brim.integrations.lightning import BatchSizeCallback
+
+    class Module(pl.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.batch_size = 8
+            self.net = Net()
+
+        def training_step(self, batch, index):
+            loss = self.net(batch + self.global_rank).sum()
+            self.log("loss", loss)
+            return loss
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.01)
+
+        def train_dataloader(self):
+            return torch.utils.data.DataLoader([torch.ones(4)] * 200, batch_size=self.batch_size)
+
+    callback = BatchSizeCallback(effective=96, memory="2GiB", steps=2)
+    trainer = pl.Trainer(
+        accelerator="cpu", devices=2, strategy="ddp", callbacks=[callback], max_steps=2, logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    module = Module()
+    trainer.fit(module)
+    weights = [torch.zeros_like(module.net.layer.weight) for _ in range(2)]
+    dist.all_gather(weights, module.net.layer.weight.detach())
+    size = f"{module.batch_size} × {trainer.accumulate_grad_batches}"
+    print(f"rank {dist.get_rank()} ran with {size}, weights equal: {torch.equal(*weights)}", flush=True)
+
+
 if __name__ == "__main__":
-    {"accelerate": accelerate}[sys.argv[1]]()
+    {"accelerate": accelerate, "lightning": lightning}[sys.argv[1]]()

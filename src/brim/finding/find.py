@@ -18,13 +18,17 @@ from brim.findings import Finding, Findings
 from brim.history import History, make_key
 from brim.probing import PairedProber, Prober
 from brim.probing.groups import PROBING_VARIABLE
-from brim.searching import Bounds, Doubling, Estimate, ScaleTable, Strategy
+from brim.searching import Bounds, Doubling, Estimate, Fastest, ScaleTable, Strategy
 from brim.searching.bounds import LARGEST_MICROBATCH
 from brim.searching.estimate import MAX_TRIES
 from brim.units import parse_seconds
 from brim.workload import Workload, address_of, check_address, check_class, load
 
 STRATEGIES = ("guided", "estimate", "doubling")
+GOALS = ("largest", "fastest")
+DEFAULT_STEPS = 3
+# Steps of a probe that is to tell rates of a few percent apart.
+FASTEST_STEPS = 9
 
 
 def find(
@@ -38,7 +42,8 @@ def find(
     start: int | None = None,
     multiple_of: int = 1,
     strategy: str | Strategy = "guided",
-    steps: int = 3,
+    goal: str = "largest",
+    steps: int | None = None,
     ranks: int = 1,
     timeout: float | str | None = None,
     cache: bool = True,
@@ -60,7 +65,8 @@ def find(
         start: The first microbatch to try.
         multiple_of: Try only multiples of this.
         strategy: `guided`, `estimate`, `doubling`, or an object with a `propose` method.
-        steps: How many whole steps each probe runs.
+        goal: `largest`, or `fastest` for the smallest microbatch within 5% of the best rate, in at most six probes.
+        steps: How many whole steps each probe runs; None for 3, or 9 for the goal `fastest`.
         ranks: Data-parallel processes; only 1 is supported.
         timeout: Seconds a probe may go without reaching its next step before it is ended; None for ten minutes.
         cache: Whether to use and extend the history of findings. A hit costs one confirming probe.
@@ -86,6 +92,12 @@ def find(
     listed = as_cases(cases)
     if ranks != 1:
         raise InputError(f"ranks is {ranks!r}, but only 1 rank can be probed. Leave it out.")
+    if goal not in GOALS:
+        raise InputError(f"There is no goal {goal!r}. Use one of: {', '.join(GOALS)}.")
+    if goal == "fastest" and strategy != "guided":
+        raise InputError("The goal `fastest` has a strategy of its own. Leave out the strategy.")
+    if steps is None:
+        steps = FASTEST_STEPS if goal == "fastest" else DEFAULT_STEPS
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
         raise InputError(f"steps is {steps!r}. Use a whole number of at least 1.")
     if tries is None and strategy == "estimate":
@@ -104,12 +116,16 @@ def find(
     if isinstance(workload, str):
         check_address(workload)
     found_device = resolve(device, memory=memory, fill=fill)
+    strategy_name = strategy if isinstance(strategy, str) else strategy.name
+    if goal == "fastest":
+        fastest = Fastest(limit_bytes=found_device.limit_bytes)
+        strategy_name, make_strategy = fastest.name, lambda case: fastest
     run = _Run(
         label=workload if isinstance(workload, str) else _label(workload),
         device=found_device,
         bounds=bounds,
         steps=steps,
-        strategy_name=strategy if isinstance(strategy, str) else strategy.name,
+        strategy_name=strategy_name,
         make_strategy=make_strategy,
         observer=observer or LogObserver(),
         isolate=isolate,

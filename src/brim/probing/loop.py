@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections import Counter
@@ -67,7 +68,8 @@ class LoopProber:
         if result["verdict"] == Verdict.FITS.value:
             result |= {"steps": watch.num_steps, "samples": watch.num_steps * microbatch}
             # What a loop does besides its steps is no time of a step.
-            result["step_seconds"] = None if self._ends_itself else watch.step_seconds
+            timings = () if self._ends_itself else watch.timings
+            result |= {"timings": timings, "step_seconds": statistics.median(timings) if timings else None}
         return outcome_from(microbatch, result, sources={})
 
     def trace(self, case: Case, *, cap: int, steps: int) -> Traced:
@@ -94,10 +96,9 @@ class _StepWatch:
         return max(self._counts.values(), default=0)
 
     @property
-    def step_seconds(self) -> float | None:
-        """The median time from one step to the next, or None where there were not two."""
-        pairs = zip(self._moments, self._moments[1:], strict=False)
-        return statistics.median(later - earlier for earlier, later in pairs) if len(self._moments) > 1 else None
+    def timings(self) -> tuple[float, ...]:
+        """The times from one step to the next."""
+        return tuple(later - earlier for earlier, later in itertools.pairwise(self._moments))
 
     @property
     def _is_enough(self) -> bool:

@@ -5,6 +5,7 @@ from brim.searching.bounds import Bounds
 from brim.searching.curve import MemoryCurve
 from brim.searching.doubling import Doubling
 from brim.searching.estimate import Estimate, ScaleTable
+from brim.searching.fastest import Fastest, fastest_fit
 from brim.searching.guided import Guided
 from brim.searching.known import Known
 from brim.searching.search import Ask, Search, Strategy
@@ -15,10 +16,12 @@ __all__ = [
     "Bounds",
     "Doubling",
     "Estimate",
+    "Fastest",
     "Guided",
     "Known",
     "MemoryCurve",
     "ScaleTable",
     "Search",
     "Strategy",
+    "fastest_fit",
 ]
