@@ -54,7 +54,7 @@ class CaseSearch:
                 ask.microbatch,
                 fits=probe.verdict is Verdict.FITS,
                 peak_bytes=probe.peak_bytes,
-                step_seconds=probe.step_seconds,
+                step_seconds=min(probe.timings, default=None),
             )
             ask = search.ask(elapsed_seconds=self._elapsed())
             self.observer.probe_ended(self.case, probe, ask)

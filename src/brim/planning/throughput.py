@@ -78,7 +78,7 @@ class Rate:
     """The rate of one microbatch over all its timed steps.
 
     Attributes:
-        samples_per_second: The median's rate.
+        samples_per_second: The rate of the quickest step, the one that nothing else on the machine disturbed.
         spread: Half of the range between the quartiles of the step times, as a share of their median.
         num_timings: How many steps were timed.
     """
@@ -155,25 +155,25 @@ def measure_throughput(probes: Iterable[Probe]) -> Throughput | None:
             timings.setdefault(probe.microbatch, []).extend(probe.timings)
     if len(timings) < 2:
         return None
-    medians = {size: statistics.median(timings[size]) for size in sorted(timings)}
+    quickest = {size: min(timings[size]) for size in sorted(timings)}
     rates = tuple(
         Rate(
             microbatch=size,
             samples_per_second=size / seconds,
-            spread=_spread(timings[size], seconds),
+            spread=_spread(timings[size]),
             num_timings=len(timings[size]),
         )
-        for size, seconds in medians.items()
+        for size, seconds in quickest.items()
     )
     try:
-        line = fit_step_time(medians)
+        line = fit_step_time(quickest)
     except InputError:
         line = None
     return Throughput(rates=rates, line=line)
 
 
-def _spread(timings: list[float], median: float) -> float:
+def _spread(timings: list[float]) -> float:
     if len(timings) < 2:
         return 0.0
-    lower, _, upper = statistics.quantiles(timings, n=4)
+    lower, median, upper = statistics.quantiles(timings, n=4)
     return (upper - lower) / 2 / median

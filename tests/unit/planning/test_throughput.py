@@ -48,6 +48,6 @@ def test_probes_give_rates_with_their_spread_and_say_where_larger_is_slower():
     assert curve.rates[0].spread == 0
     assert curve.rates[1].spread == pytest.approx(0.1 / 0.6)
     assert curve.best.microbatch == 8
-    assert "larger is slower here: 32 by 33%" in curve.describe()
+    assert "larger is slower here: 32 by 20%" in curve.describe()
     assert curve.to_dict()["larger_is_slower"]
     assert measure_throughput(probes[:1]) is None
