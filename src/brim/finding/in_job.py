@@ -25,7 +25,14 @@ _ORDER = (Verdict.FITS, Verdict.OOM, Verdict.UNCLEAR, Verdict.ERROR)
 
 
 class Ranks:
-    """The ranks of the job, as torch.distributed knows them; one where it was not started."""
+    """The ranks of the job, as torch.distributed knows them; one where it was not started.
+
+    Args:
+        alone: Whether this rank searches by itself, because the others have other things to do.
+    """
+
+    def __init__(self, *, alone: bool = False) -> None:
+        self._alone = alone
 
     @property
     def count(self) -> int:
@@ -46,7 +53,7 @@ class Ranks:
 
     @property
     def _is_started(self) -> bool:
-        return dist.is_available() and dist.is_initialized()
+        return not self._alone and dist.is_available() and dist.is_initialized()
 
 
 class AgreeingProber:

@@ -39,15 +39,23 @@ class LoopProber:
         device: What it must fit into.
         kind: `train`, `eval` or `generate`.
         ends_itself: Whether the loop knows by itself when it has shown enough.
+        changes_models: Whether models have to be put back; keeping a copy of them takes time and the host's memory.
     """
 
     def __init__(
-        self, loop: Callable[[int], object], device: Device, *, kind: str = "train", ends_itself: bool = False
+        self,
+        loop: Callable[[int], object],
+        device: Device,
+        *,
+        kind: str = "train",
+        ends_itself: bool = False,
+        changes_models: bool = True,
     ) -> None:
         self._loop = loop
         self._device = device
         self._kind = kind
         self._ends_itself = ends_itself
+        self._changes_models = changes_models
 
     @property
     def kind(self) -> str:
@@ -59,7 +67,7 @@ class LoopProber:
         meter = make_meter(self._device.name)
         watch = _StepWatch(self._kind, None if self._ends_itself else steps, meter.synchronize)
         workload_class = _as_workload(self._loop, self._kind, watch)
-        with restored():
+        with restored() if self._changes_models else torch.random.fork_rng():
             release_memory()
             result = run_trial(
                 workload_class, case, microbatch, steps=1, meter=meter, limit_bytes=self._device.limit_bytes
