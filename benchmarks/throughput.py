@@ -32,8 +32,8 @@ WORKLOADS = (
     f"{HERE}/workloads.py:EmbeddingMlp",
     f"{HERE.parent}/examples/finetune.py:Finetune",
 )
-CAP = 64
-NUM_ROUNDS = 4
+CAP = 32
+NUM_ROUNDS = 2
 
 
 def brute_force(address: str, cap: int) -> dict[int, float]:

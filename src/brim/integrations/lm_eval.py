@@ -107,7 +107,7 @@ class LengthGroupedHFLM(LengthGrouped, HFLM):  # type: ignore[misc]
 def group_by_length(lengths: Sequence[int]) -> list[list[int]]:
     """Return positions in groups whose lengths differ by at most a factor of two, longest first.
 
-    >>> group_by_length([3, 100, 60, 7, 50])
+    >>> group_by_length([4, 100, 60, 7, 50])
     [[1, 2, 4], [3, 0]]
     """
     groups: list[list[int]] = []
