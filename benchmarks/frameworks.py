@@ -1,7 +1,7 @@
 """Compare what frameworks do about the batch size with what brim does in their place, each in a process of its own.
 
-Every process may have 640 MiB. The model is the same everywhere: a small MLP over 1,024 vectors of a sample. Each job
-asks for an effective batch of 256 where its framework knows one, or starts at a batch of 8 where it does not.
+Every process may have 1 GiB. The model is the same everywhere: a small MLP over 1,024 vectors of a sample. Each job
+asks for an effective batch of 512 where its framework knows one, or starts at a batch of 8 where it does not.
 
     python benchmarks/frameworks.py [--out FILE]
 """
@@ -29,10 +29,10 @@ from report import make_console
 
 HERE = Path(__file__).resolve().parent
 DEFAULT_OUT = HERE / "results" / "frameworks.json"
-LIMIT_BYTES = 640 * 2**20
-EFFECTIVE = 256
+LIMIT_BYTES = 2**30
+EFFECTIVE = 512
 START = 8
-NUM_STEPS = 3
+NUM_STEPS = 4
 SAMPLE = torch.ones(1024, 64)
 
 
@@ -83,7 +83,7 @@ def lightning(callback: Any) -> dict[str, Any]:
             return torch.optim.AdamW(self.parameters())
 
         def train_dataloader(self) -> DataLoader[Any]:
-            return DataLoader([SAMPLE] * 2 * EFFECTIVE, batch_size=self.batch_size)
+            return DataLoader([SAMPLE] * 4 * EFFECTIVE, batch_size=self.batch_size)
 
     module = Module()
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)

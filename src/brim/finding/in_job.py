@@ -10,14 +10,15 @@ from typing import Any
 import torch.distributed as dist
 
 from brim.cases import Case
-from brim.devices import Device
-from brim.errors import WorkloadError
+from brim.devices import Device, make_meter
+from brim.errors import DeviceError, WorkloadError
 from brim.finding.case_search import CaseSearch
 from brim.finding.observer import Observer
 from brim.findings import Finding, Probe, Verdict
 from brim.history import History, make_key
 from brim.probing.outcome import Outcome, Prober, Traced
 from brim.searching import Bounds, Guided, Strategy
+from brim.units import format_bytes
 
 _CASE = Case({})
 # From the best verdict to the worst: ranks agree on the worst.
@@ -132,6 +133,7 @@ class JobSearch:
     def run(self) -> Finding:
         """Return the finding, the same on all ranks."""
         device = self._agreed_device()
+        self._check_room(device)
         self.observer.started([_CASE], limit_bytes=device.limit_bytes)
         try:
             return self._find(device)
@@ -159,6 +161,15 @@ class JobSearch:
         probes = (Probe(microbatch=failed, verdict=Verdict.OOM), Probe(microbatch=fitted, verdict=Verdict.FITS))
         corrected = replace(finding, microbatch=fitted, stopped_by="memory", probes=(*finding.probes, *probes))
         self._remember(self._agreed_device(), corrected)
+
+    def _check_room(self, device: Device) -> None:
+        """Refuse a limit that the process has passed before the first probe, as imports alone may do on the CPU."""
+        held_bytes = max(self.ranks.gather(make_meter(device.name).baseline_bytes))
+        if held_bytes >= device.limit_bytes:
+            raise DeviceError(
+                f"This process holds {format_bytes(held_bytes)} before the first probe, and the limit is "
+                f"{format_bytes(device.limit_bytes)}. Raise memory or fill."
+            )
 
     def _told(self, finding: Finding) -> Finding:
         self.observer.found(finding)

@@ -83,19 +83,18 @@ def fit_arguments(
     steps: int = 3,
     cache: bool = True,
 ) -> Fitted:
-    """Find the largest batches that fit and fill them into `TrainingArguments`.
+    """Find the largest batches that fit and fill them into `TrainingArguments`: microbatches, accumulation, evaluation.
 
     Args:
         make_trainer: Returns a new `Trainer` for the arguments it is given.
-        args: The arguments to fill: `per_device_train_batch_size`, `gradient_accumulation_steps` and
-            `per_device_eval_batch_size`.
+        args: The arguments to fill.
         effective: Samples per optimizer step over all ranks; None for what `args` amount to now.
         generation: Arguments of `model.generate`, e.g. `{"max_new_tokens": 64}`, to find its batch as well.
         device: `auto`, `cpu` or `cuda:N`.
         memory: What the process may have in all, e.g. `"8GiB"`; None for what is free on the device.
         fill: The share of `memory` that the peak may use.
         steps: Optimizer steps in each probe.
-        cache: Whether to use and extend the history of findings. A hit costs one confirming probe.
+        cache: Whether to use and extend the history of findings.
 
     Raises:
         InputError: transformers is too old, or the trainer shards its model.
@@ -255,7 +254,7 @@ class _Job:
         args = self._args
         return {
             "model": type(trainer.model).__name__,
-            "parameters": [sum(p.numel() for p in trainer.model.parameters()), str(trainer.model.dtype)],
+            "parameters": sum(p.numel() * p.element_size() for p in trainer.model.parameters()),
             "elements": num_elements(sample),
             "arguments": [str(args.optim), args.bf16, args.fp16, args.gradient_checkpointing, args.torch_compile],
         }

@@ -12,7 +12,7 @@ from tests.unit.probing.test_snapshot import fingerprint
 from torch import nn
 
 from brim.devices import make_meter
-from brim.errors import InputError, NothingFitsError, WorkloadError
+from brim.errors import DeviceError, InputError, NothingFitsError, WorkloadError
 from brim.history import History
 from brim.integrations.accelerate import find_executable_batch_size
 from brim.probing.in_process import release_memory
@@ -106,6 +106,11 @@ def test_nothing_fits_is_said_with_what_helps():
     run = decorate(Job(largest=0), starting_batch_size=8)
     with pytest.raises(NothingFitsError, match="smallest tried was 1"):
         run()
+
+
+def test_a_limit_that_the_process_has_passed_already_is_refused():
+    with pytest.raises(DeviceError, match=r"holds .* before the first probe, and the limit is 9\.00 MiB"):
+        decorate(Job(), memory="10MiB")()
 
 
 def test_an_error_of_the_function_is_no_lack_of_memory():
