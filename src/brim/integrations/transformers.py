@@ -147,11 +147,12 @@ def train(make_trainer: MakeTrainer, args: Any, **train_arguments: Any) -> Any:
             trainer.train(**train_arguments)
         except Exception as caught:  # noqa: BLE001  raised again below, unless it means memory
             verdict, error = classify(caught, nearly_full=False), caught
-        if set(ranks.gather(verdict)) == {Verdict.FITS}:
+        verdicts = set(ranks.gather(verdict))
+        if verdicts == {Verdict.FITS}:
             return trainer
         smaller = [size for size in divisors(share) if size < args.per_device_train_batch_size]
-        if error is not None and (verdict is Verdict.ERROR or not smaller):
-            raise error
+        if Verdict.ERROR in verdicts or not smaller:
+            raise error or RuntimeError("Another rank failed; its own output says why.")
         job_logger(ranks.rank).warning(
             "per_device_train_batch_size %d ran out of memory; starting again with %d × %d, the same effective batch",
             args.per_device_train_batch_size, smaller[-1], share // smaller[-1],
@@ -173,9 +174,7 @@ class _Job:
         self._cache = cache
         self._ranks = ranks
         self._logger = job_logger(ranks.rank)
-
-    def tell(self, message: str) -> None:
-        self._logger.info("%s", message)
+        self.tell = self._logger.info
 
     def find_train(self, trainer: Any, share: int) -> Finding:
         """Find the largest microbatch that divides the share of a rank; gradients are held where it accumulates."""
