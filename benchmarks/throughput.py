@@ -28,7 +28,7 @@ HERE = Path(__file__).resolve().parent
 DEFAULT_OUT = HERE / "results" / "throughput.json"
 WORKLOADS = tuple(f"{HERE}/steady_workloads.py:{name}" for name in ("ConvNet", "LongAttention", "EmbeddingMlp"))
 CAP = 24
-NUM_ROUNDS = 2
+NUM_ROUNDS = 6
 
 
 def brute_force(address: str, cap: int) -> dict[int, float]:
