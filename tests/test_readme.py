@@ -22,7 +22,7 @@ COMMANDS = (
 # Options of launchers and scripts that the documents speak of.
 OF_OTHERS = {"--help", "--bs", "--batch_size", "--nproc-per-node", "--num_processes", "--output_dir"}
 OF_OTHERS |= {"--auto_adjust_batch_size", "--start_from_max_crops"}
-PAGES = [README, *(page.read_text() for page in sorted((ROOT / "docs").glob("*.md")))]
+PAGES = [README, *(page.read_text() for page in sorted((ROOT / "docs").rglob("*.md")))]
 
 
 def test_the_readmes_example_finds_both_cases(tmp_path: Path):
@@ -51,6 +51,6 @@ def test_every_option_of_the_documents_exists():
 
 
 def test_every_link_of_the_documents_leads_to_a_file():
-    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
             assert target.startswith("https://") or (page.parent / target).exists(), f"{page.name}: {target}"

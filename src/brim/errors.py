@@ -13,10 +13,12 @@ The tree, with the built-in each class also is and the exit code of the command 
     ├── NonFiniteLossError (ArithmeticError)       1   a microbatch of training has a loss of NaN or infinity
     ├── OutOfMemoryError (MemoryError)             1   not even the smallest microbatch of a run fits
     ├── DeviceError (RuntimeError)                 1   the machine cannot do what was asked
+    ├── NothingFitsError (RuntimeError)            3   not even the smallest batch fits, inside a running job
     ├── SweepStoppedError (RuntimeError)           1   going on with a sweep would only fail again
     └── TraceError (RuntimeError)                  1   the workload cannot run on fake tensors
 
-`nothing fits` is an answer, not an error: it is a finding, and exit code 3.
+`nothing fits` is an answer, not an error: it is a finding, and exit code 3. Only a job that cannot go on without a
+batch raises it.
 """
 
 from __future__ import annotations
@@ -144,6 +146,12 @@ class OutOfMemoryError(BrimError, MemoryError):
 
 class DeviceError(BrimError, RuntimeError):
     """The machine cannot do what was asked of it."""
+
+
+class NothingFitsError(BrimError, RuntimeError):
+    """Not even the smallest batch fits, and the job that asked cannot go on."""
+
+    exit_code = 3
 
 
 class TraceError(BrimError, RuntimeError):

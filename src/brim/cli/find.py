@@ -48,7 +48,12 @@ def command(
     scale_table: Annotated[
         Path | None, typer.Option(help="estimate: a YAML file with key, scales and above.", metavar="FILE")
     ] = None,
-    steps: Annotated[int, typer.Option(help="Whole steps in each probe.")] = 3,
+    goal: Annotated[
+        str, typer.Option(help="largest, or fastest: the smallest microbatch within 5% of the best rate.")
+    ] = "largest",
+    steps: Annotated[
+        int | None, typer.Option(help="Whole steps in each probe. Default: 3, or 9 for --goal fastest.")
+    ] = None,
     ranks: Annotated[int, typer.Option(help="Data-parallel processes, one device each; a workload's own wrap.")] = 1,
     tries: Annotated[int | None, typer.Option(help="Sizes to try for a case, the confirmation aside.")] = None,
     time_limit: Annotated[str | None, typer.Option(help="Time for the search of a case, e.g. 90s.")] = None,
@@ -89,6 +94,7 @@ def command(
         start=start,
         multiple_of=multiple_of,
         strategy=chosen,
+        goal=goal,
         steps=steps,
         ranks=ranks,
         timeout=timeout,

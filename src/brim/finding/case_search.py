@@ -11,9 +11,10 @@ from brim.devices import Device
 from brim.errors import IdleStepError, UnclearError, WorkloadError
 from brim.finding.observer import Observer
 from brim.findings import Finding, Probe, Verdict
+from brim.planning.throughput import Throughput, measure_throughput
 from brim.probing import Outcome, Prober
 from brim.probing.mixing import Mix
-from brim.searching import Ask, Bounds, Guided, MemoryCurve, Search, Strategy
+from brim.searching import Ask, Bounds, Fastest, Guided, MemoryCurve, Search, Strategy, fastest_fit
 from brim.units import format_bytes
 
 # How often a probe that ended for no known reason is tried again.
@@ -45,13 +46,20 @@ class CaseSearch:
     def run(self) -> Finding:
         """Search for the answer."""
         strategy, predicted = self._choose_strategy()
-        search = Search(strategy, self.bounds, confirm=self.fresh)
+        choose = fastest_fit if isinstance(strategy, Fastest) else None
+        search = Search(strategy, self.bounds, confirm=self.fresh, choose=choose)
         ask = search.ask()
         while ask is not None:
             probe = self.probe(ask)
-            search.tell(ask.microbatch, fits=probe.verdict is Verdict.FITS, peak_bytes=probe.peak_bytes)
+            search.tell(
+                ask.microbatch,
+                fits=probe.verdict is Verdict.FITS,
+                peak_bytes=probe.peak_bytes,
+                step_seconds=min(probe.timings, default=None),
+            )
             ask = search.ask(elapsed_seconds=self._elapsed())
             self.observer.probe_ended(self.case, probe, ask)
+        throughput = measure_throughput(self._probes)
         return Finding(
             case=self.case,
             microbatch=search.answer,
@@ -59,7 +67,8 @@ class CaseSearch:
             confirmed=search.confirmed,
             probes=tuple(self._probes),
             predicted=predicted,
-            note=self._note(search, strategy),
+            throughput=throughput.to_dict() if throughput else None,
+            note=self._note(search, strategy, throughput),
             seconds=self._elapsed(),
         )
 
@@ -77,6 +86,7 @@ class CaseSearch:
             confirmed=remembered.microbatch is not None,
             probes=tuple(self._probes),
             predicted=remembered.predicted,
+            throughput=remembered.throughput,
             note=remembered.note,
             seconds=self._elapsed(),
         )
@@ -122,9 +132,11 @@ class CaseSearch:
             log_tail=outcome.log_tail,
         )
 
-    def _note(self, search: Search, strategy: Strategy) -> str | None:
+    def _note(self, search: Search, strategy: Strategy, throughput: Throughput | None) -> str | None:
         if search.answer is None:
             return self._nothing_fits(strategy)
+        if isinstance(strategy, Fastest):
+            return throughput.describe() if throughput else "only one size could be timed"
         best = self._probes[-1]
         if best.steps and best.samples < best.steps * best.microbatch:
             return (

@@ -15,7 +15,7 @@ from brim.findings import Findings
 from brim.planning.buckets import bucket_edges
 from brim.planning.lengths import as_lengths, check_longest
 from brim.probing.groups import PROBING_VARIABLE
-from brim.searching import Bounds, Doubling, Estimate, ScaleTable, Strategy
+from brim.searching import Bounds, Doubling, Estimate, Fastest, ScaleTable, Strategy
 from brim.searching.bounds import LARGEST_MICROBATCH
 from brim.searching.estimate import MAX_TRIES
 from brim.units import parse_seconds
@@ -24,6 +24,10 @@ from brim.workload import Workload
 # What a case is called that stands for a length, unless the user says otherwise.
 LENGTH_KEY = "seq_len"
 STRATEGIES = ("guided", "estimate", "doubling")
+GOALS = ("largest", "fastest")
+DEFAULT_STEPS = 3
+# Steps of a probe that is to tell rates of a few percent apart.
+FASTEST_STEPS = 9
 
 
 def find(
@@ -37,7 +41,8 @@ def find(
     start: int | None = None,
     multiple_of: int = 1,
     strategy: str | Strategy = "guided",
-    steps: int = 3,
+    goal: str = "largest",
+    steps: int | None = None,
     ranks: int = 1,
     timeout: float | str | None = None,
     cache: bool = True,
@@ -62,7 +67,8 @@ def find(
         start: The first microbatch to try.
         multiple_of: Try only multiples of this.
         strategy: `guided`, `estimate`, `doubling`, or an object with a `propose` method.
-        steps: How many whole steps each probe runs.
+        goal: `largest`, or `fastest` for the smallest microbatch within 5% of the best rate, in at most six probes.
+        steps: How many whole steps each probe runs; None for 3, or 9 for the goal `fastest`.
         ranks: Data-parallel processes. With more than one, a probe is a job of `torch.distributed`, one device for each
             rank, with what `Workload.wrap` asks for around the modules. The worst rank decides.
         timeout: Seconds a probe may go without reaching its next step before it is ended; None for ten minutes.
@@ -89,6 +95,12 @@ def find(
             'Put the call under `if __name__ == "__main__":`.'
         )
     listed = as_cases(cases) if lengths is None else _bucket_cases(lengths, cases)
+    if goal not in GOALS:
+        raise InputError(f"There is no goal {goal!r}. Use one of: {', '.join(GOALS)}.")
+    if goal == "fastest" and strategy != "guided":
+        raise InputError("The goal `fastest` has a strategy of its own. Leave out the strategy.")
+    if steps is None:
+        steps = FASTEST_STEPS if goal == "fastest" else DEFAULT_STEPS
     for name, number in (("ranks", ranks), ("steps", steps)):
         if not isinstance(number, int) or isinstance(number, bool) or number < 1:
             raise InputError(f"{name} is {number!r}. Use a whole number of at least 1.")
@@ -111,12 +123,16 @@ def find(
     observer = observer or LogObserver()
     subject.check(listed, observer)
     found_device, limits_bytes = resolve_ranks(device, memory=memory, fill=fill, num_ranks=subject.ranks)
+    strategy_name = strategy if isinstance(strategy, str) else strategy.name
+    if goal == "fastest":
+        fastest = Fastest(limit_bytes=found_device.limit_bytes)
+        strategy_name, make_strategy = fastest.name, lambda case: fastest
     run = Run(
         subject=subject,
         device=found_device,
         bounds=bounds,
         steps=steps,
-        strategy_name=strategy if isinstance(strategy, str) else strategy.name,
+        strategy_name=strategy_name,
         make_strategy=make_strategy,
         observer=observer,
         ranks=ranks,

@@ -91,6 +91,7 @@ def outcome_from(
         verdict=Verdict(result["verdict"]),
         peak_bytes=result.get("peak_bytes"),
         step_seconds=result.get("step_seconds"),
+        timings=tuple(result.get("timings", ())),
         steps=result.get("steps", 0),
         samples=result.get("samples", 0),
         detail=result.get("detail"),

@@ -79,6 +79,7 @@ def run_trial(
         "peak_bytes": memory.pop("peak_bytes"),
         "memory": memory,
         "step_seconds": statistics.median(seconds[1:] or seconds),
+        "timings": seconds[1:] or seconds,
         "steps": steps,
         "samples": num_samples,
         "calls": evidence.to_dict(),
