@@ -1,7 +1,7 @@
 """The pictures, the numbers and the shown output of docs/guide.md.
 
-Run with `python benchmarks/guide.py`; writes docs/images/guide-*.svg and benchmarks/results/guide.json. It takes two to
-three minutes on two cores and needs no GPU, but `brim[report]`.
+Run with `python benchmarks/guide.py`: about three minutes on two cores, no GPU. Needs `brim[report]`; writes
+docs/images/guide-*.svg and benchmarks/results/guide.json.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from brim.reporting.page.svg import draw
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "guide.json"
-IMAGES = ROOT / "docs" / "images"
 STYLE = (ROOT / "src/brim/reporting/page/page.css").read_text()
 
 JOB = "examples/finetune.py:Finetune"
@@ -45,36 +44,29 @@ SHOWN = (
     f"brim plan --workload {JOB} --case seq_len=512 --memory 2GB --effective 256 --ladder",
     MODEL,
     "brim plan --effective 256 --largest 64 --lr 3e-4@64",
-    "brim plan --effective 64 --largest 86 --symptom unstable --dataset 20000",
     "brim plan --microbatch 4 --accumulation 16 --largest 64 --symptom slow",
     "python examples/accumulation.py",
 )
 
 WIDTH_PIXELS = 880
-NUM_SAMPLES = 4096
-NUM_DRAWS = 200
-NUM_TEXTS = 2000
+NUM_SAMPLES, NUM_DRAWS, NUM_TEXTS = 4096, 200, 2000
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 def run(command: str, **variables: str) -> tuple[str, str]:
     """Run a command at the project's root and return what it wrote: standard output, standard error."""
-    program, *arguments = shlex.split(command)
-    program_line = [sys.executable, "-m", "brim"] if program == "brim" else [sys.executable]
+    print(f"$ {command}", flush=True)
+    _, *arguments = shlex.split(command.replace("brim ", "python -m brim ", 1))
     with tempfile.TemporaryDirectory() as cache:
-        told = {**os.environ, "BRIM_CACHE_DIR": cache, "COLUMNS": "100", **variables}
-        done = subprocess.run([*program_line, *arguments], cwd=ROOT, env=told, capture_output=True, text=True)
+        told = {**os.environ, "BRIM_CACHE_DIR": cache, **variables}
+        done = subprocess.run([sys.executable, *arguments], cwd=ROOT, env=told, capture_output=True, text=True)
     if done.returncode not in (0, 3):  # 3 says that nothing fits, which the guide shows as well
         raise SystemExit(f"{command} ended with {done.returncode}:\n{done.stderr}")
-    print(f"$ {command}\n{done.stderr or done.stdout}", flush=True)
-    return tuple("\n".join(line.rstrip() for line in text.splitlines()) for text in (done.stdout, done.stderr))
+    return re.sub(r" +\n", "\n", done.stdout), done.stderr
 
 
 def measure_noise() -> tuple[dict[int, float], float]:
-    """Return how far a batch's gradient is from that of all samples, by batch, and what single samples foretell.
-
-    Both are root mean squares, relative to the length of the gradient of all samples.
-    """
+    """Return the noise of a batch's gradient relative to that of all samples, by batch, and that of one sample."""
     torch.manual_seed(0)
     x = torch.randn(NUM_SAMPLES, 32)
     y = (x @ torch.randn(32, 10)).argmax(1)
@@ -102,24 +94,19 @@ def compare_padding(found: Findings) -> dict[str, Any]:
     batches = [lengths[start : start + fixed] for start in range(0, len(lengths), fixed)]
     padded = sum(len(batch) * max(batch) for batch in batches)
     sampler = brim.TokenBudgetSampler(lengths, largest=found)
-    return {
-        "num_texts": len(lengths),
-        "mean_length": sum(lengths) / len(lengths),
-        "fixed": {"batch": fixed, "num_batches": len(batches), "tokens_share": sum(lengths) / padded},
-        "by_length": {"num_batches": len(sampler), "tokens_share": sampler.padding_efficiency},
-    }
+    at_fixed = {"microbatch": fixed, "num_batches": len(batches), "text_share": sum(lengths) / padded}
+    by_length = {"num_batches": len(sampler), "text_share": sampler.padding_efficiency}
+    return {"mean_length": sum(lengths) / len(lengths), "fixed": at_fixed, "by_length": by_length}
 
 
 def noise_chart(measured: Mapping[int, float], single: float) -> dict[str, Any]:
-    """Return the measured noise over the batch, and the formula: that of one sample over the root of the batch."""
-    points = [
-        {"x": size, "y": noise, "verdict": "fits", "tip": f"{size}: {noise:.2f}"} for size, noise in measured.items()
-    ]
+    """Return the measured noise as dots, and as a line the formula: that of one sample over the batch's root."""
+    points = [{"x": size, "y": noise, "verdict": "fits", "tip": str(size)} for size, noise in measured.items()]
     curve = [{"x": size, "y": single / size**0.5} for size in range(1, BATCHES[-1] + 1)]
     scale = round(single**2)
     lines = [{"y": 1, "label": "as much noise as gradient", "is_right": True}, {"x": scale, "label": f"batch {scale}"}]
-    titles = {"x_title": "effective batch", "y_title": "noise ÷ gradient"}
-    return dots(points, lines=lines, curve=curve, width=WIDTH_PIXELS, **titles)
+    x_title, y_title = "effective batch", "noise ÷ gradient"
+    return dots(points, lines=lines, curve=curve, x_title=x_title, y_title=y_title, width=WIDTH_PIXELS)
 
 
 def model_chart(held: Mapping[str, int]) -> dict[str, Any]:
@@ -140,30 +127,30 @@ def write_picture(name: str, chart: Mapping[str, Any]) -> None:
         svg = svg.replace(f"var(--{variable})", light)
     style = f"<style>@media (prefers-color-scheme: dark) {{ {' '.join(rules)} }}</style>"
     head, rest = svg.replace('font-family="inherit"', 'font-family="system-ui, sans-serif"').split(">", 1)
-    (IMAGES / f"guide-{name}.svg").write_text(f"{head}>{style}{rest}\n")
+    (ROOT / "docs" / "images" / f"guide-{name}.svg").write_text(f"{head}>{style}{rest}\n")
 
 
 def main() -> None:
     """Run everything, draw the pictures and write the numbers."""
     outputs = {command: run(command)[0] for command in SHOWN}
-    found_text, outputs[FIND] = run(f"{FIND} --json")
-    rates_text, _ = run(f"{RATES} --json", OMP_NUM_THREADS="1")
-    predicted, planned = (json.loads(run(f"{command} --json")[0]) for command in (PREDICT, MODEL))
-    rates = findings_section(json.loads(rates_text)).parts[0].charts[-1]
-    in_memory, in_time, by_module = prediction_section(predicted).charts
-    measured, single = measure_noise()
-    for name, chart in {"memory": in_memory, "step": in_time, "rate": rates}.items():
-        write_picture(name, chart.wide)
-    write_picture("noise", noise_chart(measured, single))
+    found, outputs[FIND] = run(f"{FIND} --json")
+    commands = (RATES, PREDICT, MODEL)
+    timed, predicted, planned = (json.loads(run(f"{each} --json", OMP_NUM_THREADS="1")[0]) for each in commands)
+    rates = findings_section(timed).parts[0].charts[-1]
+    in_memory, in_time, *_ = prediction_section(predicted).charts
+    write_picture("memory", in_memory.wide)
+    write_picture("step", in_time.wide)
+    write_picture("rate", rates.wide)
     write_picture("model", model_chart(planned["model"]["held"]))
-    numbers = {
+    measured, single = measure_noise()
+    write_picture("noise", noise_chart(measured, single))
+    results = {
+        "outputs": outputs,
         "noise": {"by_batch": measured, "one_sample": single},
-        "padding": compare_padding(Findings.from_dict(json.loads(found_text))),
-        "rate": {"says": rates.summary, "findings": json.loads(rates_text)},
-        "prediction": {chart.title: chart.summary for chart in (in_memory, in_time, by_module)},
-        "peaks": predicted["peaks"],
+        "padding": compare_padding(Findings.from_dict(json.loads(found))),
+        "rate": {"says": rates.summary, "findings": timed},
     }
-    RESULTS.write_text(json.dumps({"outputs": outputs, "numbers": numbers}, indent=2, ensure_ascii=False) + "\n")
+    RESULTS.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":
