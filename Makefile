@@ -67,6 +67,10 @@ benchmark: $(VENV)/.installed-dev $(VENV)/.installed-benchmarks
 	$(BIN)/python benchmarks/accumulation.py
 	$(BIN)/python benchmarks/sweeping.py
 	$(BIN)/python benchmarks/batching.py
+	$(BIN)/python benchmarks/ranks.py
+	$(BIN)/python benchmarks/recovery.py
+	$(BIN)/python benchmarks/throughput.py
+	$(BIN)/python benchmarks/frameworks.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -16,6 +16,8 @@ import pytest
 hypothesis.settings.register_profile("brim", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("brim")
 
+# Run as programs, never imported.
+collect_ignore = ["scripts"]
 WORKLOADS = Path(__file__).parent / "workloads"
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -1,7 +1,10 @@
-"""What is in `examples/` runs as it stands; of sweeps the first trials."""
+"""The examples run as they stand, shortened: the first trials of each sweep, and the reference experiment."""
 
 import json
+import os
 import shutil
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -71,3 +74,47 @@ def test_a_script_takes_its_batch_from_the_project_and_is_judged(brim_cli, examp
     assert marks["ran to its end"] == "pass"
     assert marks["peak within its range"] == "not seen"
     assert json.loads(brim_cli("plan", "history", "--json").stdout)["plans"][0]["step_seconds"] > 0
+
+
+def multicrop_accuracy(folder, *arguments):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return [*command, str(EXAMPLES / "multicrop_accuracy.py"), *arguments], {"cwd": folder, "env": environment}
+
+
+@pytest.mark.slow
+def test_the_reference_experiment_finds_batches_alike_on_all_ranks_and_counts_every_image_once(tmp_path):
+    command, options = multicrop_accuracy(
+        tmp_path, "--batch_size", "64", "--start_from_max_crops", "12", "--auto_adjust_batch_size",
+        "--memory", "450MiB", "--num_images", "51",
+    )  # fmt: skip
+    run = subprocess.run(command, capture_output=True, text=True, timeout=280, **options)
+    assert run.returncode == 0, run.stderr
+    assert "max_crops=12: estimate 19, cap 64" in run.stdout
+    assert "max_crops=13: estimate 16, cap 64" in run.stdout
+    results = json.loads((tmp_path / "multicrop_accuracy.json").read_text())["results"]
+    assert list(results) == ["12", "13"]
+    assert all(1 <= result["batch_size"] < 64 and result["num_images"] == 51 for result in results.values())
+    assert results["13"]["accuracy"] > 0.95
+
+
+@pytest.mark.slow
+def test_the_reference_experiment_goes_on_after_a_kill(tmp_path):
+    command, options = multicrop_accuracy(tmp_path, "--batch_size", "8", "--start_from_max_crops", "11")
+    output = tmp_path / "multicrop_accuracy.json"
+    command += ["--num_images", "100"]
+    process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, text=True, **options)
+    try:
+        assert any("max_crops=11: accuracy" in line for line in process.stdout)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    known = json.loads(output.read_text())["results"]["11"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=200, **options)
+    assert run.returncode == 0, run.stderr
+    results = json.loads(output.read_text())["results"]
+    assert results["11"] == known
+    assert results["11"]["accuracy"] < results["13"]["accuracy"]
+    run = subprocess.run([*command, "--num_images", "7"], capture_output=True, text=True, timeout=200, **options)
+    assert run.returncode != 0
+    assert "Use another --output" in run.stderr

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from brim.sweeping.sweep import sweep
     from brim.tracing import MemoryPeak, Prediction, predict
     from brim.training import Accumulator, AuditReport, audit
+    from brim.training.keeping import keep_batches
     from brim.training.packed import collate_packed
     from brim.training.sampler import TokenBudgetSampler
+    from brim.training.shrinking import recover
     from brim.watching.telling import log_step
     from brim.workload import Workload
 
@@ -46,10 +48,12 @@ _HOMES = {
     "audit": "brim.training",
     "collate_packed": "brim.training.packed",
     "find": "brim.finding.find",
+    "keep_batches": "brim.training.keeping",
     "log_step": "brim.watching.telling",
     "pack": "brim.planning.packing",
     "plan": "brim.planning",
     "predict": "brim.tracing",
+    "recover": "brim.training.shrinking",
     "sweep": "brim.sweeping.sweep",
 }
 
@@ -72,10 +76,12 @@ __all__ = [
     "audit",
     "collate_packed",
     "find",
+    "keep_batches",
     "log_step",
     "pack",
     "plan",
     "predict",
+    "recover",
     "sweep",
 ]
 

@@ -11,11 +11,14 @@ The tree, with the built-in each class also is and the exit code of the command 
     │   └── IdleStepError                          1   a step ran and did no work
     ├── UnclearError (RuntimeError)                1   a probe died or hung three times for no known reason
     ├── NonFiniteLossError (ArithmeticError)       1   a microbatch of training has a loss of NaN or infinity
+    ├── OutOfMemoryError (MemoryError)             1   not even the smallest microbatch of a run fits
     ├── DeviceError (RuntimeError)                 1   the machine cannot do what was asked
+    ├── NothingFitsError (RuntimeError)            3   not even the smallest batch fits, inside a running job
     ├── SweepStoppedError (RuntimeError)           1   going on with a sweep would only fail again
     └── TraceError (RuntimeError)                  1   the workload cannot run on fake tensors
 
-`nothing fits` is an answer, not an error: it is a finding, and exit code 3.
+`nothing fits` is an answer, not an error: it is a finding, and exit code 3. Only a job that cannot go on without a
+batch raises it.
 """
 
 from __future__ import annotations
@@ -129,8 +132,26 @@ class NonFiniteLossError(BrimError, ArithmeticError):
         self.rank = rank
 
 
+class OutOfMemoryError(BrimError, MemoryError):
+    """A run went down to its smallest microbatch, and that does not fit either.
+
+    Attributes:
+        microbatch: The samples of that microbatch; 0 where the update failed, which no microbatch changes.
+    """
+
+    def __init__(self, message: str, *, microbatch: int) -> None:
+        super().__init__(message)
+        self.microbatch = microbatch
+
+
 class DeviceError(BrimError, RuntimeError):
     """The machine cannot do what was asked of it."""
+
+
+class NothingFitsError(BrimError, RuntimeError):
+    """Not even the smallest batch fits, and the job that asked cannot go on."""
+
+    exit_code = 3
 
 
 class TraceError(BrimError, RuntimeError):

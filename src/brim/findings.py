@@ -31,6 +31,7 @@ class Probe:
     Attributes:
         peak_bytes: The largest amount of the device's memory that the trial held, or None where it is not known.
         step_seconds: The median time of a step after the first, or of the only one.
+        timings: The times of the steps after the first, or of the only one.
         calls: How often each of forward, backward and optimizer really ran.
         memory: The peaks of the device apart, e.g. allocated, reserved and driver-side bytes.
         detail: Why it did not fit, in one line.
@@ -43,6 +44,7 @@ class Probe:
     steps: int = 0
     samples: int = 0
     detail: str | None = None
+    timings: tuple[float, ...] = ()
     calls: Mapping[str, int] = field(default_factory=dict)
     memory: Mapping[str, int] = field(default_factory=dict)
 
@@ -61,6 +63,7 @@ class Probe:
             "steps": self.steps,
             "samples": self.samples,
             "detail": self.detail,
+            "timings": list(self.timings),
             "calls": dict(self.calls),
             "memory": dict(self.memory),
         }
@@ -68,7 +71,7 @@ class Probe:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Probe:
         """Read what `to_dict` wrote."""
-        return cls(**{**data, "verdict": Verdict(data["verdict"])})
+        return cls(**{**data, "verdict": Verdict(data["verdict"]), "timings": tuple(data.get("timings", ()))})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +80,10 @@ class Finding:
 
     Attributes:
         microbatch: The largest microbatch that was run and fitted, or None where nothing fits.
-        stopped_by: What ended the search: `memory`, `cap`, `tries` or `time`.
+        stopped_by: What ended the search: `memory`, `cap`, `tries` or `time`; `rate` for the goal `fastest`.
         confirmed: Whether the answer ran once more in a fresh process.
         predicted: `largest` and `peak_bytes` as traced before the first probe, or None.
+        throughput: The rates that were measured and the line through them, or None where fewer than two sizes fitted.
         note: What a user should know, in one line, or None.
         seconds: The time that the case took.
     """
@@ -92,6 +96,7 @@ class Finding:
     predicted: Mapping[str, int] | None = None
     note: str | None = None
     seconds: float = 0.0
+    throughput: Mapping[str, Any] | None = None
 
     @property
     def status(self) -> str:
@@ -125,6 +130,7 @@ class Finding:
             "peak_bytes": self.peak_bytes,
             "samples_per_second": self.samples_per_second,
             "predicted": dict(self.predicted) if self.predicted else None,
+            "throughput": dict(self.throughput) if self.throughput else None,
             "note": self.note,
             "seconds": self.seconds,
             "probes": [probe.to_dict() for probe in self.probes],
@@ -139,6 +145,7 @@ class Finding:
             stopped_by=data["stopped_by"],
             confirmed=data["confirmed"],
             predicted=data["predicted"],
+            throughput=data.get("throughput"),
             note=data["note"],
             seconds=data["seconds"],
             probes=tuple(Probe.from_dict(probe) for probe in data["probes"]),

@@ -15,6 +15,7 @@ from brim.cases import Case
 from brim.errors import InputError, WorkloadNotFoundError
 
 KINDS = ("train", "eval", "generate")
+WRAPS = (None, "ddp", "fsdp")
 DEFAULT_NUM_STEPS = {"train": 3, "eval": 3, "generate": 1}
 
 
@@ -26,11 +27,13 @@ class Workload:
 
     Attributes:
         kind: What a step does: `train` (forward, backward, optimizer), `eval` (forward) or `generate`.
+        wrap: What goes around the modules that `build` makes, where there are several ranks: `ddp`, `fsdp` or None.
         device: The torch device to build on.
         case: The setting of the input shape.
     """
 
     kind: ClassVar[str] = "train"
+    wrap: ClassVar[str | None] = None
     device: Any
     case: Case
 
@@ -112,6 +115,8 @@ def check_class(found: object, address: str) -> type[Workload]:
         )
     if found.kind not in KINDS:
         raise InputError(f"{found.__name__}.kind is {found.kind!r}. Use one of: {', '.join(KINDS)}.")
+    if found.wrap not in WRAPS:
+        raise InputError(f'{found.__name__}.wrap is {found.wrap!r}. Use "ddp", "fsdp" or None.')
     return found
 
 

@@ -78,6 +78,8 @@ def main() -> None:
         code = _failed(error, error.exit_code, as_json=as_json)
     except _UsageError as error:
         error.show()
+        if "--" not in sys.argv and any("{batch}" in word for word in sys.argv):
+            sys.stderr.write("A command goes after --, as in: brim find --cap 64 -- python train.py --bs {batch}\n")
         code = _failed(error, error.exit_code, as_json=as_json)
     except (KeyboardInterrupt, typer.Abort) as error:
         code = _failed(error, INTERRUPTED, as_json=as_json)

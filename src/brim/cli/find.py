@@ -17,12 +17,20 @@ NOTHING_FITS = 3
 
 def command(
     workload: Annotated[
-        str,
-        typer.Argument(help="file.py:Name or package.module:Name, a subclass of brim.Workload.", metavar="WORKLOAD"),
+        list[str],
+        typer.Argument(
+            help="file.py:Name or package.module:Name, a subclass of brim.Workload; or after -- a command with "
+            "{batch} where the microbatch belongs.",
+            metavar="WORKLOAD | -- COMMAND",
+        ),
     ],
     case: Annotated[
         list[str] | None,
         typer.Option(help="KEY=2,4,6 or KEY=2..13; repeated flags multiply.", metavar="KEY=VALUES"),
+    ] = None,
+    lengths: Annotated[
+        Path | None,
+        typer.Option(help="A dataset's lengths, one a line: find a batch for each bucket of them.", metavar="FILE"),
     ] = None,
     start_from: Annotated[
         str | None, typer.Option(help="Skip the cases before this value.", metavar="KEY=VALUE")
@@ -40,7 +48,13 @@ def command(
     scale_table: Annotated[
         Path | None, typer.Option(help="estimate: a YAML file with key, scales and above.", metavar="FILE")
     ] = None,
-    steps: Annotated[int, typer.Option(help="Whole steps in each probe.")] = 3,
+    goal: Annotated[
+        str, typer.Option(help="largest, or fastest: the smallest microbatch within 5% of the best rate.")
+    ] = "largest",
+    steps: Annotated[
+        int | None, typer.Option(help="Whole steps in each probe. Default: 3, or 9 for --goal fastest.")
+    ] = None,
+    ranks: Annotated[int, typer.Option(help="Data-parallel processes, one device each; a workload's own wrap.")] = 1,
     tries: Annotated[int | None, typer.Option(help="Sizes to try for a case, the confirmation aside.")] = None,
     time_limit: Annotated[str | None, typer.Option(help="Time for the search of a case, e.g. 90s.")] = None,
     timeout: Annotated[
@@ -56,6 +70,8 @@ def command(
     """
     # Imported here, in every command, so that `brim --help` answers at once.
     from brim.cases import parse_cases
+    from brim.planning.buckets import read_lengths
+    from brim.probing.scripts.command import BATCH
     from brim.searching import Doubling
 
     chosen: str | Strategy = strategy
@@ -65,9 +81,10 @@ def command(
         chosen = Doubling(refine=True)
     if scale_table is not None and strategy != "estimate":
         raise InputError("--scale-table goes with --strategy estimate.")
-    cases = parse_cases(case or [], start_from=start_from)
+    cases = None if lengths is not None and not case else parse_cases(case or [], start_from=start_from)
+    is_command = len(workload) > 1 or BATCH in workload[0]
     return find_and_print(
-        workload,
+        workload if is_command else workload[0],
         as_json=json,
         cases=cases,
         device=device,
@@ -77,18 +94,21 @@ def command(
         start=start,
         multiple_of=multiple_of,
         strategy=chosen,
+        goal=goal,
         steps=steps,
+        ranks=ranks,
         timeout=timeout,
         cache=not no_cache,
         tries=tries,
         time_limit=time_limit,
+        lengths=None if lengths is None else read_lengths(lengths),
         scale_table=None if scale_table is None else _read_scale_table(scale_table),
     )
 
 
-def find_and_print(workload: str, *, as_json: bool, **settings: Any) -> int:
+def find_and_print(workload: str | list[str], *, as_json: bool, **settings: Any) -> int:
     """Search, print what was found, also when the search was cut short, and return the exit code."""
-    from brim.cli.output import observer, print_findings
+    from brim.cli.output import observer, print_findings, print_text
     from brim.finding import find
 
     try:
@@ -100,6 +120,9 @@ def find_and_print(workload: str, *, as_json: bool, **settings: Any) -> int:
             print_findings(found_before, as_json=as_json, error=error)
         raise
     print_findings(findings, as_json=as_json)
+    if settings.get("lengths") is not None and not as_json:
+        largest = {next(iter(finding.case.values())): finding.microbatch for finding in findings}
+        print_text(f"brim.TokenBudgetSampler(lengths, largest={largest})")
     return NOTHING_FITS if any(finding.microbatch is None for finding in findings) else 0
 
 

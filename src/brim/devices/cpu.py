@@ -69,8 +69,10 @@ class CpuMeter:
 
         self._previous_limit = resource.getrlimit(resource.RLIMIT_DATA)
         # Only the soft limit: it can be lifted again to report a failure, or to give a notebook its memory back.
-        resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, self._previous_limit[1]))
-        self._limit_bytes = limit_bytes
+        soft, hard = self._previous_limit
+        # A process may have been given less from elsewhere.
+        self._limit_bytes = limit_bytes if soft == resource.RLIM_INFINITY else min(limit_bytes, soft)
+        resource.setrlimit(resource.RLIMIT_DATA, (self._limit_bytes, hard))
 
     def lift(self) -> None:
         """Undo `limit`."""

@@ -43,14 +43,21 @@ def check_fill(fill: float) -> None:
         raise InputError(f"fill is {fill!r}. Use a share of the memory above 0 and at most 1, e.g. 0.9.")
 
 
-def resolve(name: str, *, memory: str | int | None, fill: float) -> Device:
-    """Return the device called `name`; `memory` replaces what is free on it now."""
+def resolve(name: str, *, memory: str | int | None, fill: float, num_sharing: int = 1) -> Device:
+    """Return the device called `name`; `memory` replaces what is free on it now.
+
+    Args:
+        name: `auto`, `cpu` or `cuda:N`.
+        memory: What each process may have in all.
+        fill: The share of it that a peak may use.
+        num_sharing: How many processes share what is free on the CPU.
+    """
     check_fill(fill)
     memory_bytes = None if memory is None else parse_bytes(memory)
     if name == "auto":
         name = "cuda:0" if nvml.visible_gpus() else "cpu"
     if name == "cpu":
-        return Device(name="cpu", memory_bytes=memory_bytes or cpu.available_bytes(), fill=fill)
+        return Device(name="cpu", memory_bytes=memory_bytes or cpu.available_bytes() // num_sharing, fill=fill)
     match = re.fullmatch(r"cuda(?::(\d+))?", name)
     if match is None:
         raise InputError(f"There is no device {name!r}. Use auto, cpu or cuda:N.")
@@ -68,3 +75,22 @@ def resolve(name: str, *, memory: str | int | None, fill: float) -> Device:
         fill=fill,
         model=gpu.name,
     )
+
+
+def resolve_ranks(
+    name: str, *, memory: str | int | None, fill: float, num_ranks: int
+) -> tuple[Device, tuple[int, ...]]:
+    """Return the fullest device that ranks run on, and the limit of each rank: a CUDA device for every one of them."""
+    device = resolve(name, memory=memory, fill=fill, num_sharing=num_ranks)
+    if num_ranks == 1:
+        return device, (device.limit_bytes,)
+    if device.name == "cpu":
+        return device, (device.limit_bytes,) * num_ranks
+    num_gpus = len(nvml.visible_gpus())
+    if num_ranks > num_gpus:
+        raise DeviceError(
+            f"{num_ranks} ranks need {num_ranks} CUDA devices, and NVML sees {num_gpus}. Use at most {num_gpus} ranks, "
+            "or --device cpu."
+        )
+    devices = [resolve(f"cuda:{rank}", memory=memory, fill=fill) for rank in range(num_ranks)]
+    return min(devices, key=lambda device: device.limit_bytes), tuple(device.limit_bytes for device in devices)

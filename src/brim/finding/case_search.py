@@ -11,8 +11,10 @@ from brim.devices import Device
 from brim.errors import IdleStepError, UnclearError, WorkloadError
 from brim.finding.observer import Observer
 from brim.findings import Finding, Probe, Verdict
+from brim.planning.throughput import Throughput, measure_throughput
 from brim.probing import Outcome, Prober
-from brim.searching import Ask, Bounds, Guided, MemoryCurve, Search, Strategy
+from brim.probing.mixing import Mix
+from brim.searching import Ask, Bounds, Fastest, Guided, MemoryCurve, Search, Strategy, fastest_fit
 from brim.units import format_bytes
 
 # How often a probe that ended for no known reason is tried again.
@@ -44,13 +46,20 @@ class CaseSearch:
     def run(self) -> Finding:
         """Search for the answer."""
         strategy, predicted = self._choose_strategy()
-        search = Search(strategy, self.bounds, confirm=self.fresh)
+        choose = fastest_fit if isinstance(strategy, Fastest) else None
+        search = Search(strategy, self.bounds, confirm=self.fresh, choose=choose)
         ask = search.ask()
         while ask is not None:
-            probe = self._probe(ask)
-            search.tell(ask.microbatch, fits=probe.verdict is Verdict.FITS, peak_bytes=probe.peak_bytes)
+            probe = self.probe(ask)
+            search.tell(
+                ask.microbatch,
+                fits=probe.verdict is Verdict.FITS,
+                peak_bytes=probe.peak_bytes,
+                step_seconds=min(probe.timings, default=None),
+            )
             ask = search.ask(elapsed_seconds=self._elapsed())
             self.observer.probe_ended(self.case, probe, ask)
+        throughput = measure_throughput(self._probes)
         return Finding(
             case=self.case,
             microbatch=search.answer,
@@ -58,14 +67,15 @@ class CaseSearch:
             confirmed=search.confirmed,
             probes=tuple(self._probes),
             predicted=predicted,
-            note=self._note(search, strategy),
+            throughput=throughput.to_dict() if throughput else None,
+            note=self._note(search, strategy, throughput),
             seconds=self._elapsed(),
         )
 
     def confirm(self, remembered: Finding) -> Finding | None:
         """Run a remembered answer once; None when it no longer holds and a search is due."""
         size = remembered.microbatch or self.bounds.smallest
-        probe = self._probe(Ask(size, confirms=True))
+        probe = self.probe(Ask(size, confirms=True))
         self.observer.probe_ended(self.case, probe, None)
         if (probe.verdict is Verdict.FITS) != (remembered.microbatch is not None):
             return None
@@ -76,6 +86,7 @@ class CaseSearch:
             confirmed=remembered.microbatch is not None,
             probes=tuple(self._probes),
             predicted=remembered.predicted,
+            throughput=remembered.throughput,
             note=remembered.note,
             seconds=self._elapsed(),
         )
@@ -100,11 +111,11 @@ class CaseSearch:
             return guided, None
         return guided, {"largest": largest, "peak_bytes": guided.predicted_peak(max(largest, 1)) or 0}
 
-    def _probe(self, ask: Ask) -> Probe:
+    def probe(self, ask: Ask, *, mix: Mix = ()) -> Probe:
         """Probe until the verdict is clear, or raise what the workload raised."""
         for num_unclear in range(1, NUM_RETRIES + 2):
             self.observer.probe_started(self.case, ask)
-            outcome = self.prober.probe(self.case, ask.microbatch, steps=self.steps, confirms=ask.confirms)
+            outcome = self.prober.probe(self.case, ask.microbatch, steps=self.steps, confirms=ask.confirms, mix=mix)
             self.sources = outcome.sources or self.sources
             self._probes.append(outcome.probe)
             if outcome.probe.verdict is Verdict.ERROR:
@@ -116,14 +127,22 @@ class CaseSearch:
         raise UnclearError(
             f"Microbatch {ask.microbatch} {self._of_case()}ended {NUM_RETRIES + 1} times for no known reason; the last "
             f"time the process {outcome.probe.detail}. This is not read as out of memory. "
-            "Run the workload by itself at this size, or raise --timeout if it is only slow.",
+            "Run the workload by itself at this size, or raise --timeout if it is only slow." + _full_log(outcome),
             microbatch=ask.microbatch,
             log_tail=outcome.log_tail,
         )
 
-    def _note(self, search: Search, strategy: Strategy) -> str | None:
+    def _note(self, search: Search, strategy: Strategy, throughput: Throughput | None) -> str | None:
         if search.answer is None:
             return self._nothing_fits(strategy)
+        if isinstance(strategy, Fastest):
+            return throughput.describe() if throughput else "only one size could be timed"
+        best = self._probes[-1]
+        if best.steps and best.samples < best.steps * best.microbatch:
+            return (
+                f"at microbatch {best.microbatch} the model saw {best.samples} samples in {best.steps} steps: "
+                "the script may split its batches, or its data may end"
+            )
         if not self.fresh:
             return "ran in this process only: isolate=True runs the answer once more in a fresh one"
         return None
@@ -135,7 +154,9 @@ class CaseSearch:
             return (
                 f"no size tried fits into {limit}, the smallest was {tried}; allow more tries or time, or a lower cap"
             )
-        needed = strategy.predicted_peak(tried) if isinstance(strategy, Guided) else None
+        # A trace knows nothing of what ranks share and of their buffers.
+        is_whole = self.prober.ranks == 1
+        needed = strategy.predicted_peak(tried) if isinstance(strategy, Guided) and is_whole else None
         if needed is not None and needed > self.device.limit_bytes:
             return f"microbatch {tried} needs about {format_bytes(needed)} (traced), the limit is {limit}"
         detail = next((probe.detail for probe in self._probes if probe.microbatch == tried and probe.detail), None)
@@ -151,12 +172,19 @@ class CaseSearch:
 def _workload_error(case: Case, outcome: Outcome) -> WorkloadError:
     where = f" for case {case}" if case else ""
     error_class = IdleStepError if outcome.idle else WorkloadError
-    message = f"{outcome.phase} failed at microbatch {outcome.probe.microbatch}{where}: {outcome.probe.detail}"
+    if outcome.phase == "start":
+        message = f"The command failed at microbatch {outcome.probe.microbatch}{where}: {outcome.probe.detail}"
+    else:
+        message = f"{outcome.phase} failed at microbatch {outcome.probe.microbatch}{where}: {outcome.probe.detail}"
     if outcome.probe.microbatch == 1 and outcome.phase == "step" and not outcome.idle:
         message += "\nIf only a single sample fails, as with BatchNorm, start higher: start=2 (--start 2)."
     return error_class(
-        message,
+        message + _full_log(outcome),
         phase=outcome.phase,
         traceback=outcome.traceback,
         log_tail=outcome.log_tail,
     )
+
+
+def _full_log(outcome: Outcome) -> str:
+    return "" if outcome.log_file is None else f"\nAll that it printed: {outcome.log_file}"

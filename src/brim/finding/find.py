@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
-import platform
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from brim.cases import Case, CaseValue, as_cases
-from brim.devices import Device, resolve
-from brim.errors import BrimError, InputError
-from brim.finding.case_search import CaseSearch
+from brim.devices import resolve_ranks
+from brim.errors import InputError
 from brim.finding.observer import LogObserver, Observer
-from brim.findings import Finding, Findings
-from brim.history import History, make_key
-from brim.probing import PairedProber, Prober
+from brim.finding.run import Run
+from brim.finding.subject import Subject
+from brim.findings import Findings
+from brim.planning.buckets import bucket_edges
+from brim.planning.lengths import as_lengths, check_longest
 from brim.probing.groups import PROBING_VARIABLE
-from brim.searching import Bounds, Doubling, Estimate, ScaleTable, Strategy
+from brim.searching import Bounds, Doubling, Estimate, Fastest, ScaleTable, Strategy
 from brim.searching.bounds import LARGEST_MICROBATCH
 from brim.searching.estimate import MAX_TRIES
 from brim.units import parse_seconds
-from brim.workload import Workload, address_of, check_address, check_class, load
+from brim.workload import Workload
 
+# What a case is called that stands for a length, unless the user says otherwise.
+LENGTH_KEY = "seq_len"
 STRATEGIES = ("guided", "estimate", "doubling")
+GOALS = ("largest", "fastest")
+DEFAULT_STEPS = 3
+# Steps of a probe that is to tell rates of a few percent apart.
+FASTEST_STEPS = 9
 
 
 def find(
-    workload: str | type[Workload],
+    workload: str | type[Workload] | Sequence[str],
     *,
     cases: Iterable[Mapping[str, CaseValue]] | None = None,
     device: str = "auto",
@@ -38,7 +41,8 @@ def find(
     start: int | None = None,
     multiple_of: int = 1,
     strategy: str | Strategy = "guided",
-    steps: int = 3,
+    goal: str = "largest",
+    steps: int | None = None,
     ranks: int = 1,
     timeout: float | str | None = None,
     cache: bool = True,
@@ -46,28 +50,35 @@ def find(
     tries: int | None = None,
     time_limit: float | str | None = None,
     scale_table: ScaleTable | None = None,
+    lengths: Iterable[int] | None = None,
     observer: Observer | None = None,
 ) -> Findings:
     """Find the largest microbatch that fits, for every case; each answer has been run and has fitted.
 
     Args:
-        workload: A `Workload` subclass, or its address `"file.py:Name"` or `"package.module:Name"`.
+        workload: A `Workload` subclass, its address `"file.py:Name"` or `"package.module:Name"`, or a command: a list
+            of its words with `{batch}`, and perhaps names of the case in braces, where these belong.
         cases: Settings of the input shape, each answered on its own; None for one case without settings.
         device: `auto`, `cpu` or `cuda:N`.
-        memory: What the job may have in all, e.g. `"8GiB"`; None for what is free on the device now.
+        memory: What the job may have in all, e.g. `"8GiB"`; None for what is free on the device now. With
+            several ranks, what each of them may have.
         fill: The share of `memory` that the peak may use.
         cap: The largest microbatch to try.
         start: The first microbatch to try.
         multiple_of: Try only multiples of this.
         strategy: `guided`, `estimate`, `doubling`, or an object with a `propose` method.
-        steps: How many whole steps each probe runs.
-        ranks: Data-parallel processes; only 1 is supported.
+        goal: `largest`, or `fastest` for the smallest microbatch within 5% of the best rate, in at most six probes.
+        steps: How many whole steps each probe runs; None for 3, or 9 for the goal `fastest`.
+        ranks: Data-parallel processes. With more than one, a probe is a job of `torch.distributed`, one device for each
+            rank, with what `Workload.wrap` asks for around the modules. The worst rank decides.
         timeout: Seconds a probe may go without reaching its next step before it is ended; None for ten minutes.
         cache: Whether to use and extend the history of findings. A hit costs one confirming probe.
         isolate: Whether to probe in child processes. False probes here and puts everything back as it was.
         tries: How many sizes may be tried for a case, the confirmation aside.
         time_limit: Seconds that the search of one case may take; its answer still runs once more after that.
         scale_table: Where the strategy `estimate` starts.
+        lengths: The length of every sample of a dataset. The cases are then the lengths of a few buckets, `seq_len`
+            unless `cases` names and lists them. In the end their batches run in turn in one process, the longest first.
         observer: Told of every step; None for log lines of the logger `brim`.
 
     Returns:
@@ -83,11 +94,16 @@ def find(
             "brim.find was called again while brim was loading the workload's file. "
             'Put the call under `if __name__ == "__main__":`.'
         )
-    listed = as_cases(cases)
-    if ranks != 1:
-        raise InputError(f"ranks is {ranks!r}, but only 1 rank can be probed. Leave it out.")
-    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
-        raise InputError(f"steps is {steps!r}. Use a whole number of at least 1.")
+    listed = as_cases(cases) if lengths is None else _bucket_cases(lengths, cases)
+    if goal not in GOALS:
+        raise InputError(f"There is no goal {goal!r}. Use one of: {', '.join(GOALS)}.")
+    if goal == "fastest" and strategy != "guided":
+        raise InputError("The goal `fastest` has a strategy of its own. Leave out the strategy.")
+    if steps is None:
+        steps = FASTEST_STEPS if goal == "fastest" else DEFAULT_STEPS
+    for name, number in (("ranks", ranks), ("steps", steps)):
+        if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+            raise InputError(f"{name} is {number!r}. Use a whole number of at least 1.")
     if tries is None and strategy == "estimate":
         tries = MAX_TRIES
     bounds = Bounds(
@@ -101,127 +117,50 @@ def find(
     timeout_seconds = None if timeout is None else parse_seconds(timeout)
     if not isolate and timeout is not None:
         raise InputError("A probe in this process cannot be ended: leave out timeout, or use isolate=True.")
-    if isinstance(workload, str):
-        check_address(workload)
-    found_device = resolve(device, memory=memory, fill=fill)
-    run = _Run(
-        label=workload if isinstance(workload, str) else _label(workload),
+    if lengths is not None and not isinstance(workload, (str, type)):
+        raise InputError("A command draws its own samples: lengths are for a workload, whose batch(size) follows them.")
+    subject = Subject(workload, ranks=ranks, isolate=isolate)
+    observer = observer or LogObserver()
+    subject.check(listed, observer)
+    found_device, limits_bytes = resolve_ranks(device, memory=memory, fill=fill, num_ranks=subject.ranks)
+    strategy_name = strategy if isinstance(strategy, str) else strategy.name
+    if goal == "fastest":
+        fastest = Fastest(limit_bytes=found_device.limit_bytes)
+        strategy_name, make_strategy = fastest.name, lambda case: fastest
+    run = Run(
+        subject=subject,
         device=found_device,
         bounds=bounds,
         steps=steps,
-        strategy_name=strategy if isinstance(strategy, str) else strategy.name,
+        strategy_name=strategy_name,
         make_strategy=make_strategy,
-        observer=observer or LogObserver(),
+        observer=observer,
+        ranks=ranks,
         isolate=isolate,
         # A strategy object or a table of the user's own cannot be compared with another run's.
         cache=cache and isinstance(strategy, str) and scale_table is None,
     )
-    address = address_of(workload) if isolate else ""
-    run.observer.started(listed, limit_bytes=found_device.limit_bytes)
-    prober = _make_prober(workload, address, found_device, timeout_seconds)
+    observer.started(listed, limit_bytes=found_device.limit_bytes)
+    prober = subject.make_prober(found_device, limits_bytes, timeout_seconds=timeout_seconds, observer=observer)
     try:
-        return run.search_all(prober, listed, address)
+        findings = run.search_all(prober, listed)
+        return findings if lengths is None else run.run_mix(prober, findings)
     finally:
         prober.close()
 
 
-class _Run:
-    """What stays the same over all cases of one call."""
-
-    def __init__(
-        self,
-        *,
-        label: str,
-        device: Device,
-        bounds: Bounds,
-        steps: int,
-        strategy_name: str,
-        make_strategy: Callable[[Case], Strategy | None],
-        observer: Observer,
-        isolate: bool,
-        cache: bool,
-    ) -> None:
-        self._label = label
-        self._device = device
-        self._bounds = bounds
-        self._steps = steps
-        self._strategy_name = strategy_name
-        self._make_strategy = make_strategy
-        self._isolate = isolate
-        self._history = History(warn=observer.warn) if cache else None
-        self.observer = observer
-
-    def search_all(self, prober: Prober, cases: list[Case], address: str) -> Findings:
-        found: list[Finding] = []
-        kind = "train"
-        try:
-            kind = prober.kind
-            for case in cases:
-                self.observer.case_started(case)
-                finding = self._search_case(prober, case, self._key(kind, case, address))
-                found.append(finding)
-                self.observer.found(finding)
-        except (BrimError, KeyboardInterrupt) as error:
-            setattr(error, "findings", self._findings(kind, found))  # noqa: B010  Ctrl-C has no such attribute
-            raise
-        return self._findings(kind, found)
-
-    def _search_case(self, prober: Prober, case: Case, key: str) -> Finding:
-        remembered = self._history.recall(key) if self._history else None
-        if remembered is not None:
-            self.observer.note("found before: confirming")
-            finding = self._case_search(prober, case).confirm(remembered)
-            if finding is not None:
-                return finding
-            self.observer.note("what was found before no longer holds: searching anew")
-        search = self._case_search(prober, case)
-        finding = search.run()
-        if self._history is not None and finding.stopped_by != "time":
-            self._history.remember(key, finding, workload=self._label, device=self._device.name, sources=search.sources)
-        return finding
-
-    def _case_search(self, prober: Prober, case: Case) -> CaseSearch:
-        return CaseSearch(
-            prober=prober,
-            case=case,
-            bounds=self._bounds,
-            steps=self._steps,
-            device=self._device,
-            make_strategy=self._make_strategy,
-            observer=self.observer,
-            fresh=self._isolate,
-        )
-
-    def _key(self, kind: str, case: Case, address: str) -> str:
-        """Everything that could change the answer, but for the sources, which the row itself holds."""
-        bounds = self._bounds
-        settings: dict[str, Any] = {
-            "workload": address or self._label,
-            "isolate": self._isolate,
-            "case": dict(case),
-            "kind": kind,
-            "steps": self._steps,
-            "device": self._device.name,
-            "device_model": self._device.model,
-            "limit_bytes": self._device.limit_bytes,
-            "strategy": self._strategy_name,
-            "bounds": [bounds.cap, bounds.start, bounds.multiple_of, bounds.tries],
-            "ranks": 1,
-            "torch": importlib.metadata.version("torch"),
-            "python": platform.python_version(),
-        }
-        return make_key(settings)
-
-    def _findings(self, kind: str, found: list[Finding]) -> Findings:
-        return Findings(
-            workload=self._label,
-            kind=kind,
-            device_name=self._device.name,
-            memory_bytes=self._device.memory_bytes,
-            fill=self._device.fill,
-            strategy=self._strategy_name,
-            findings=tuple(found),
-        )
+def _bucket_cases(lengths: Iterable[int], cases: Iterable[Mapping[str, CaseValue]] | None) -> list[Case]:
+    """Return a case for each bucket of a dataset's lengths, or the given ones if they cover all lengths."""
+    checked = as_lengths(lengths)
+    if cases is None:
+        return [Case({LENGTH_KEY: edge}) for edge in bucket_edges(checked)]
+    listed = as_cases(cases)
+    names = {name for case in listed for name in case}
+    edges = [value for case in listed for value in case.values()]
+    if len(names) != 1 or not all(isinstance(edge, int) for edge in edges):
+        raise InputError("With lengths, every case is one length. Use for example cases=[{'seq_len': 128}].")
+    check_longest(checked, max(int(edge) for edge in edges), remedy="add a case for it")
+    return listed
 
 
 def _strategy_maker(
@@ -240,21 +179,3 @@ def _strategy_maker(
         scales = {case: table.scale(case) for case in cases}
         return lambda case: Estimate(scale=scales[case])
     raise InputError(f"There is no strategy {strategy!r}. Use one of: {', '.join(STRATEGIES)}.")
-
-
-def _make_prober(workload: str | type[Workload], address: str, device: Device, timeout_seconds: float | None) -> Prober:
-    if address:
-        return PairedProber(address, device, timeout_seconds=timeout_seconds)
-    from brim.probing.in_process import InProcessProber
-
-    loaded = load(workload) if isinstance(workload, str) else check_class(workload, repr(workload))
-    return InProcessProber(loaded, device)
-
-
-def _label(workload: type[Workload]) -> str:
-    try:
-        target, _, name = address_of(workload).rpartition(":")
-    except InputError:
-        return workload.__name__
-    path = Path(target)
-    return f"{path.name if path.is_absolute() else target}:{name}"

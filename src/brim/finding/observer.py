@@ -31,6 +31,9 @@ class Observer(Protocol):
     def found(self, finding: Finding) -> None:
         """Hear of a case's finding."""
 
+    def output(self, line: str) -> None:
+        """Hear the last line that a command has printed."""
+
     def note(self, message: str) -> None:
         """Hear what a user may want to know."""
 
@@ -65,6 +68,10 @@ class LogObserver:
     def found(self, finding: Finding) -> None:
         """Log the answer."""
         self._logger.info("%s", describe_finding(finding))
+
+    def output(self, line: str) -> None:
+        """Log at level DEBUG."""
+        self._logger.debug("%s", line)
 
     def note(self, message: str) -> None:
         """Log at level INFO."""

@@ -1,11 +1,14 @@
-"""Results of a sweep as runs of an MLflow experiment; MLflow is told, never asked."""
+"""Results of a sweep as runs of an MLflow experiment, findings and plans in a run; MLflow is told, never asked."""
 
 from __future__ import annotations
 
 import time
 from typing import Any
 
+from brim.findings import Findings
 from brim.integrations.extras import missing_extra
+from brim.integrations.records import metrics_of, parameters_of
+from brim.planning import BatchPlan
 from brim.sweeping.results import TrialResult, is_number
 
 
@@ -43,3 +46,13 @@ class MlflowSink:
 
     def close(self) -> None:
         """Do nothing: every run was written whole."""
+
+
+def log_to_mlflow(found: Findings | BatchPlan) -> None:
+    """Write findings or a plan into the active MLflow run, or a new one: answers as parameters, measures as metrics."""
+    try:
+        import mlflow
+    except ImportError as error:
+        raise missing_extra("mlflow", "log_to_mlflow") from error
+    mlflow.log_params(parameters_of(found))
+    mlflow.log_metrics(metrics_of(found))

@@ -1,11 +1,14 @@
-"""Results of a sweep in TensorBoard's table of hyperparameters; TensorBoard is told, never asked."""
+"""Results of a sweep, findings and plans in TensorBoard's table of hyperparameters; it is told, never asked."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+from brim.findings import Findings
 from brim.integrations.extras import missing_extra
+from brim.integrations.records import metrics_of, parameters_of
+from brim.planning import BatchPlan
 from brim.sweeping.observer import format_value
 from brim.sweeping.results import TrialResult, is_number
 
@@ -38,3 +41,15 @@ class TensorBoardSink:
 
     def close(self) -> None:
         """Do nothing: every run was written whole."""
+
+
+def log_to_tensorboard(found: Findings | BatchPlan, folder: str | Path) -> None:
+    """Write findings or a plan as a run in TensorBoard's table of hyperparameters."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise missing_extra("tensorboard", "log_to_tensorboard") from error
+    # A run without a metric has no row.
+    metrics = metrics_of(found) or {"brim.planned": 1.0}
+    with SummaryWriter(log_dir=str(folder)) as writer:
+        writer.add_hparams(parameters_of(found), metrics, run_name=".")

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import statistics
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from brim.errors import InputError
+from brim.findings import Probe, Verdict
+
+# A larger microbatch that is slower by less than this, as a share, may be so by chance.
+SLOWER = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,3 +71,109 @@ def fit_step_time(seconds: Mapping[int, float]) -> StepTime:
     if slope <= 0:
         raise InputError("Larger microbatches take no longer in these timings. Time sizes that are further apart.")
     return StepTime(fixed_seconds=max(0.0, mean_seconds - slope * mean_size), sample_seconds=slope)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """The rate of one microbatch over all its timed steps.
+
+    Attributes:
+        samples_per_second: The rate of the quickest step, the one that nothing else on the machine disturbed.
+        spread: Half of the range between the quartiles of the step times, as a share of their median.
+        num_timings: How many steps were timed.
+    """
+
+    microbatch: int
+    samples_per_second: float
+    spread: float
+    num_timings: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throughput:
+    """Samples per second over the microbatch, as probes measured it.
+
+    Attributes:
+        rates: In order of the microbatch.
+        line: The line through the step times, or None where they do not grow with the microbatch.
+    """
+
+    rates: tuple[Rate, ...]
+    line: StepTime | None
+
+    @property
+    def best(self) -> Rate:
+        """The fastest that was measured."""
+        return max(self.rates, key=lambda rate: rate.samples_per_second)
+
+    @property
+    def is_slower_above(self) -> bool:
+        """Whether the largest microbatch is slower than the best, by more than chance."""
+        return self.rates[-1].samples_per_second < (1 - SLOWER) * self.best.samples_per_second
+
+    def describe(self) -> str:
+        """Return what was learnt, in one line."""
+        best, parts = self.best, []
+        if self.line is not None:
+            fixed, sample = 1000 * self.line.fixed_seconds, 1000 * self.line.sample_seconds
+            parts.append(f"a step takes {fixed:.3g} ms + {sample:.3g} ms × microbatch")
+            if self.line.fixed_seconds:
+                parts.append(f"half of the peak rate at {self.line.half_rate_microbatch:.3g}")
+        parts.append(f"best rate {best.samples_per_second:.4g}/s at {best.microbatch:,}")
+        if self.is_slower_above:
+            last = self.rates[-1]
+            share = 1 - last.samples_per_second / best.samples_per_second
+            parts.append(f"larger is slower here: {last.microbatch:,} by {share:.0%}")
+        return "; ".join(parts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the curve as plain data; `knee` is the microbatch of half of the peak rate."""
+        line = self.line
+        return {
+            "rates": [
+                {
+                    "microbatch": rate.microbatch,
+                    "samples_per_second": rate.samples_per_second,
+                    "spread": rate.spread,
+                    "timings": rate.num_timings,
+                }
+                for rate in self.rates
+            ],
+            "fixed_seconds": line.fixed_seconds if line else None,
+            "sample_seconds": line.sample_seconds if line else None,
+            "knee": line.half_rate_microbatch if line else None,
+            "best": self.best.microbatch,
+            "larger_is_slower": self.is_slower_above,
+        }
+
+
+def measure_throughput(probes: Iterable[Probe]) -> Throughput | None:
+    """Return the curve of the probes that fitted and were timed, or None where they are of fewer than two sizes."""
+    timings: dict[int, list[float]] = {}
+    for probe in probes:
+        if probe.verdict is Verdict.FITS and probe.timings:
+            timings.setdefault(probe.microbatch, []).extend(probe.timings)
+    if len(timings) < 2:
+        return None
+    quickest = {size: min(timings[size]) for size in sorted(timings)}
+    rates = tuple(
+        Rate(
+            microbatch=size,
+            samples_per_second=size / seconds,
+            spread=_spread(timings[size]),
+            num_timings=len(timings[size]),
+        )
+        for size, seconds in quickest.items()
+    )
+    try:
+        line = fit_step_time(quickest)
+    except InputError:
+        line = None
+    return Throughput(rates=rates, line=line)
+
+
+def _spread(timings: list[float]) -> float:
+    if len(timings) < 2:
+        return 0.0
+    lower, median, upper = statistics.quantiles(timings, n=4)
+    return (upper - lower) / 2 / median

@@ -11,6 +11,7 @@ from pathlib import Path
 from brim.cases import Case
 from brim.devices import Device, make_meter
 from brim.history import hash_file
+from brim.probing.mixing import Mix, mixed
 from brim.probing.outcome import Outcome, Traced, outcome_from
 from brim.probing.snapshot import restored
 from brim.probing.trial import run_trial
@@ -29,12 +30,17 @@ class InProcessProber:
         """What a step of the workload does."""
         return self._workload_class.kind
 
-    def probe(self, case: Case, microbatch: int, *, steps: int, confirms: bool = False) -> Outcome:
+    @property
+    def ranks(self) -> int:
+        """One: this process."""
+        return 1
+
+    def probe(self, case: Case, microbatch: int, *, steps: int, confirms: bool = False, mix: Mix = ()) -> Outcome:
         """Run one probe in this process."""
         with restored():
             release_memory()
             result = run_trial(
-                self._workload_class,
+                mixed(self._workload_class, mix),
                 case,
                 microbatch,
                 steps=steps,

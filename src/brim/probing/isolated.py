@@ -10,8 +10,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from brim import errors
@@ -21,6 +22,7 @@ from brim.devices.cpu import num_oom_kills
 from brim.errors import InputError, WorkloadError
 from brim.findings import Probe, Verdict
 from brim.probing.groups import PROBING_VARIABLE, kill_group
+from brim.probing.mixing import Mix
 from brim.probing.outcome import Outcome, Traced, outcome_from
 
 # How long a probe may go without reaching its next phase or step, unless the user says otherwise.
@@ -37,16 +39,25 @@ class _Reply:
 
     message: dict[str, Any] | None = None
     phase: str = "build"
+    progress: Counter[int] = field(default_factory=Counter)
     exit_code: int | None = None
     hung: bool = False
 
 
 class IsolatedProber:
-    """Runs every probe in a fresh process; leaves none behind."""
+    """Runs every probe in a fresh process, or on several ranks where there are several limits; leaves none behind."""
 
-    def __init__(self, address: str, device: Device, *, timeout_seconds: float | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        device: Device,
+        *,
+        limits_bytes: tuple[int, ...] = (),
+        timeout_seconds: float | None = None,
+    ) -> None:
         self._address = address
         self._device = device
+        self._limits_bytes = limits_bytes or (device.limit_bytes,)
         self._timeout_seconds = timeout_seconds or DEFAULT_TIMEOUT_SECONDS
         self._log = tempfile.TemporaryFile("a+b")  # noqa: SIM115  closed by close()
         self._process: subprocess.Popen[bytes] | None = None
@@ -65,13 +76,13 @@ class IsolatedProber:
         self._await_ready()
         return self._kind
 
-    def probe(self, case: Case, microbatch: int, *, steps: int) -> Outcome:
+    def probe(self, case: Case, microbatch: int, *, steps: int, mix: Mix = ()) -> Outcome:
         """Run one probe in a fresh process."""
         kills_before = num_oom_kills()
-        request = {"do": "probe", "case": dict(case), "microbatch": microbatch, "steps": steps}
+        request = {"do": "probe", "case": dict(case), "microbatch": microbatch, "steps": steps, "mix": list(mix)}
         reply = self._ask(request, self._timeout_seconds)
         if reply.message is not None:
-            failed = reply.message["verdict"] == Verdict.ERROR
+            failed = reply.message["verdict"] in (Verdict.ERROR, Verdict.UNCLEAR)
             tail = self._log_tail() if failed else ""
             return outcome_from(microbatch, reply.message, sources=reply.message["sources"], log_tail=tail)
         killed = reply.exit_code == -signal.SIGKILL and not reply.hung
@@ -107,7 +118,7 @@ class IsolatedProber:
         settings = {
             "address": self._address,
             "device_name": self._device.name,
-            "limit_bytes": self._device.limit_bytes,
+            "limits_bytes": self._limits_bytes,
             "request_fd": request_read,
             "event_fd": event_write,
         }
@@ -182,6 +193,7 @@ class IsolatedProber:
                 self._child_pid = message["pid"]
             elif message["say"] == "phase":
                 reply.phase = message["phase"]
+                reply.progress[message.get("rank", 0)] += 1
             elif message["say"] == "ended":
                 # A tracer lives on for the next case, and with it what the workload started and left behind.
                 if request["do"] == "trace":
@@ -226,7 +238,10 @@ class IsolatedProber:
 
     def _how_it_died(self, reply: _Reply, seconds: float | None = None) -> str:
         if reply.hung:
-            return f"made no progress for {seconds or self._timeout_seconds:g} s and was ended"
+            how = f"made no progress for {seconds or self._timeout_seconds:g} s and was ended"
+            most = max(reply.progress.values(), default=0)
+            behind = [str(rank) for rank, count in sorted(reply.progress.items()) if count < most]
+            return f"{how} (rank {', '.join(behind)} was behind)" if behind else how
         if reply.exit_code is not None and reply.exit_code < 0:
             return f"was ended by {signal.Signals(-reply.exit_code).name}"
         return f"ended with exit code {reply.exit_code} and no result"

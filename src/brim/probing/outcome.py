@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from brim.cases import Case
 from brim.findings import Probe, Verdict
+from brim.probing.mixing import Mix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +21,7 @@ class Outcome:
         idle: Whether the error is that the step did no work.
         log_tail: The last lines the workload printed, for the verdicts `error` and `unclear`.
         sources: Hashes of the project's files that the workload imported, by path.
+        log_file: Where everything it printed is kept, or None where that is not.
     """
 
     probe: Probe
@@ -28,6 +30,7 @@ class Outcome:
     idle: bool = False
     log_tail: str = ""
     sources: Mapping[str, str] = field(default_factory=dict)
+    log_file: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,11 +54,24 @@ class Prober(Protocol):
 
     @property
     def kind(self) -> str:
-        """What a step of the workload does."""
+        """What a step of the workload does; of a command, known after its first probe."""
         ...
 
-    def probe(self, case: Case, microbatch: int, *, steps: int, confirms: bool = False) -> Outcome:
-        """Run one probe; every failure of the workload is an outcome, not an exception."""
+    @property
+    def ranks(self) -> int:
+        """How many data-parallel processes a probe has; of a command, known after its first probe."""
+        ...
+
+    def probe(self, case: Case, microbatch: int, *, steps: int, confirms: bool = False, mix: Mix = ()) -> Outcome:
+        """Run one probe; every failure of the workload is an outcome, not an exception.
+
+        Args:
+            case: What to build for.
+            microbatch: How many samples to ask of `batch`.
+            steps: How many whole steps to run.
+            confirms: Whether the size has fitted before.
+            mix: Cases and microbatches that each step goes through, instead of one batch.
+        """
         ...
 
     def trace(self, case: Case, *, cap: int, steps: int) -> Traced:
@@ -75,6 +91,7 @@ def outcome_from(
         verdict=Verdict(result["verdict"]),
         peak_bytes=result.get("peak_bytes"),
         step_seconds=result.get("step_seconds"),
+        timings=tuple(result.get("timings", ())),
         steps=result.get("steps", 0),
         samples=result.get("samples", 0),
         detail=result.get("detail"),

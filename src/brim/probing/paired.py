@@ -10,25 +10,41 @@ from __future__ import annotations
 from brim.cases import Case
 from brim.devices import Device
 from brim.probing.isolated import IsolatedProber
+from brim.probing.mixing import Mix
 from brim.probing.outcome import Outcome, Traced
 
 
 class PairedProber:
     """Searches in one server's children and confirms in another's."""
 
-    def __init__(self, address: str, device: Device, *, timeout_seconds: float | None = None) -> None:
-        self._searching = IsolatedProber(address, device, timeout_seconds=timeout_seconds)
-        self._confirming = IsolatedProber(address, device, timeout_seconds=timeout_seconds)
+    def __init__(
+        self,
+        address: str,
+        device: Device,
+        *,
+        limits_bytes: tuple[int, ...] = (),
+        timeout_seconds: float | None = None,
+    ) -> None:
+        def make() -> IsolatedProber:
+            return IsolatedProber(address, device, limits_bytes=limits_bytes, timeout_seconds=timeout_seconds)
+
+        self._searching, self._confirming = make(), make()
+        self._num_ranks = max(1, len(limits_bytes))
 
     @property
     def kind(self) -> str:
         """What a step of the workload does."""
         return self._searching.kind
 
-    def probe(self, case: Case, microbatch: int, *, steps: int, confirms: bool = False) -> Outcome:
+    @property
+    def ranks(self) -> int:
+        """How many processes share a probe."""
+        return self._num_ranks
+
+    def probe(self, case: Case, microbatch: int, *, steps: int, confirms: bool = False, mix: Mix = ()) -> Outcome:
         """Run one probe in a fresh process."""
         prober = self._confirming if confirms else self._searching
-        return prober.probe(case, microbatch, steps=steps)
+        return prober.probe(case, microbatch, steps=steps, mix=mix)
 
     def trace(self, case: Case, *, cap: int, steps: int) -> Traced:
         """Trace the case in a fresh process."""

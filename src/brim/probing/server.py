@@ -26,6 +26,7 @@ from typing import Any
 from brim.cases import Case
 from brim.errors import InputError, TraceError
 from brim.probing.groups import PROBING_VARIABLE, die_with_parent, kill_group
+from brim.probing.mixing import mixed
 from brim.probing.tracer import Tracer
 from brim.workload import Workload, load
 
@@ -36,10 +37,14 @@ _OBJECTS_BETWEEN_COLLECTIONS = 20_000
 class Server:
     """Serves probes and traces of one workload on one device."""
 
-    def __init__(self, *, address: str, device_name: str, limit_bytes: int, request_fd: int, event_fd: int) -> None:
+    def __init__(
+        self, *, address: str, device_name: str, limits_bytes: list[int], request_fd: int, event_fd: int
+    ) -> None:
         self._address = address
         self._device_name = device_name
-        self._limit_bytes = limit_bytes
+        self._limits_bytes = tuple(limits_bytes)
+        self._limit_bytes = min(limits_bytes)
+        self._can_fork = False
         self._request_fd = request_fd
         self._event_fd = event_fd
         self._tracer: Tracer | None = None
@@ -83,6 +88,9 @@ class Server:
             and _num_threads() == num_threads
             and not torch.cuda.is_initialized()
         )
+        if len(self._limits_bytes) > 1:
+            import brim.probing.ranks  # noqa: F401  once here, not once in every child
+        self._can_fork = reusable
         return workload_class, reusable
 
     def _answer_in_child(self, workload_class: type[Workload], request: dict[str, Any]) -> None:
@@ -125,10 +133,31 @@ class Server:
             self._trace(workload_class, request, make_meter(self._device_name).baseline_bytes, backed=False)
             return
         from brim.probing.sources import imported_sources
+
+        outcome = self._probe(workload_class, request)
+        outcome["sources"] = imported_sources(Path(inspect.getfile(workload_class)))
+        self._emit({"say": "probed", **outcome})
+
+    def _probe(self, workload_class: type[Workload], request: dict[str, Any]) -> dict[str, Any]:
+        from brim.devices import make_meter
+
+        if len(self._limits_bytes) > 1:
+            from brim.probing.ranks import RankedProbe, run_ranked
+
+            probe = RankedProbe(
+                workload=workload_class if self._can_fork else self._address,
+                case=request["case"],
+                microbatch=request["microbatch"],
+                steps=request["steps"],
+                mix=request["mix"],
+                device_type=self._device_name.partition(":")[0],
+                limits_bytes=self._limits_bytes,
+            )
+            return run_ranked(probe, event_fd=self._event_fd, can_fork=self._can_fork)
         from brim.probing.trial import run_trial
 
-        outcome = run_trial(
-            workload_class,
+        return run_trial(
+            mixed(workload_class, request["mix"]),
             Case(request["case"]),
             request["microbatch"],
             steps=request["steps"],
@@ -136,8 +165,6 @@ class Server:
             limit_bytes=self._limit_bytes,
             report=lambda phase: self._emit({"say": "phase", "phase": phase}),
         )
-        outcome["sources"] = imported_sources(Path(inspect.getfile(workload_class)))
-        self._emit({"say": "probed", **outcome})
 
     def _trace(
         self, workload_class: type[Workload], request: dict[str, Any], baseline_bytes: int, *, backed: bool

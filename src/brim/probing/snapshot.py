@@ -6,7 +6,7 @@ import copy
 import gc
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch import nn
 @contextmanager
 def restored() -> Iterator[None]:
     """Put every live module, optimizer, scheduler, scaler and random generator back when the block ends."""
-    generators = _Generators()
+    generators = Generators()
     modules, optimizers, others = _find_live()
     tensors = _Tensors()
     saved_modules = [_ModuleState(module, tensors) for module in modules]
@@ -51,7 +51,7 @@ def _find_live() -> tuple[list[nn.Module], list[torch.optim.Optimizer], list[Any
     return modules, optimizers, others
 
 
-def _find_generators() -> list[torch.Generator]:
+def find_generators() -> list[torch.Generator]:
     """Return generators that anything refers to; neither they nor dictionaries of nothing else are tracked."""
     referred = gc.get_referents(*gc.get_objects())
     referred += gc.get_referents(*(thing for thing in referred if type(thing) is dict and not gc.is_tracked(thing)))
@@ -129,11 +129,34 @@ class _OptimizerState:
         self._optimizer.state.update(self._state)
 
 
-class _Generators:
-    """The states of Python's, NumPy's and torch's random generators, and of the user's own of torch's."""
+class Trained:
+    """The weights and states of optimizers, in host memory."""
 
-    def __init__(self) -> None:
-        self._own = [(generator, generator.get_state()) for generator in _find_generators()]
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        self._tensors = _Tensors()
+        self._states = [_OptimizerState(optimizer, self._tensors) for optimizer in optimizers]
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    self._tensors.save(parameter.data)
+
+    def restore(self) -> None:
+        """Put everything back."""
+        for state in self._states:
+            state.restore()
+        self._tensors.restore()
+
+
+class Generators:
+    """The states of Python's, NumPy's and torch's random generators, and of the user's own of torch's.
+
+    Args:
+        own: The user's own, where they are known; looking for them takes a while.
+    """
+
+    def __init__(self, own: Sequence[torch.Generator] | None = None) -> None:
+        own = find_generators() if own is None else own
+        self._own = [(generator, generator.get_state()) for generator in own]
         self._python = random.getstate()
         numpy = sys.modules.get("numpy")
         self._numpy = numpy.random.get_state() if numpy is not None else None
@@ -141,6 +164,7 @@ class _Generators:
         self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
 
     def restore(self) -> None:
+        """Put every generator back."""
         for generator, state in self._own:
             generator.set_state(state)
         random.setstate(self._python)

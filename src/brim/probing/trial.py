@@ -14,11 +14,10 @@ from brim.cases import Case
 from brim.devices import Meter
 from brim.findings import Verdict
 from brim.probing.evidence import Evidence, collect, wrong_size
-from brim.probing.verdicts import classify
+from brim.probing.verdicts import classify, describe
 from brim.workload import Workload, prepare
 
 _HERE = str(Path(__file__).parent)
-_LONGEST_DETAIL = 300
 
 
 def run_trial(
@@ -80,6 +79,7 @@ def run_trial(
         "peak_bytes": memory.pop("peak_bytes"),
         "memory": memory,
         "step_seconds": statistics.median(seconds[1:] or seconds),
+        "timings": seconds[1:] or seconds,
         "steps": steps,
         "samples": num_samples,
         "calls": evidence.to_dict(),
@@ -88,9 +88,7 @@ def run_trial(
 
 def _raised(error: BaseException, phase: str, meter: Meter) -> dict[str, Any]:
     verdict = classify(error, nearly_full=meter.is_nearly_full)
-    lines = (str(error) or "no message").splitlines()
-    detail = f"{type(error).__name__}: {lines[0]}"[:_LONGEST_DETAIL]
-    outcome: dict[str, Any] = {"verdict": verdict.value, "phase": phase, "detail": detail}
+    outcome: dict[str, Any] = {"verdict": verdict.value, "phase": phase, "detail": describe(error)}
     if verdict is Verdict.ERROR:
         outcome["traceback"] = "".join(traceback.format_exception(type(error), error, _users_part(error.__traceback__)))
     elif meter.peaks().get("num_retries"):

@@ -38,6 +38,8 @@ OOM_TEXTS_WHEN_FULL = (
 # Texts that are never memory, whatever else they contain.
 ERROR_TEXTS = ("illegal memory access", "device-side assert", "misaligned address")
 
+_LONGEST_DESCRIPTION = 300
+
 
 def classify(error: BaseException, *, nearly_full: bool) -> Verdict:
     """Return `oom` or `error` for an exception, looking through `raise … from …`.
@@ -55,6 +57,16 @@ def classify(error: BaseException, *, nearly_full: bool) -> Verdict:
         seen.add(id(cause))
         cause = cause.__cause__
     return Verdict.ERROR
+
+
+def describe(error: BaseException) -> str:
+    r"""Return an exception in one line.
+
+    >>> describe(ValueError("batch 0\nis too small"))
+    'ValueError: batch 0'
+    """
+    lines = (str(error) or "no message").splitlines()
+    return f"{type(error).__name__}: {lines[0]}"[:_LONGEST_DESCRIPTION]
 
 
 def _is_oom(error: BaseException, nearly_full: bool) -> bool:

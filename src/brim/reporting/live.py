@@ -33,6 +33,7 @@ class LiveObserver:
         self._current: Case | None = None
         self._ask: Ask | None = None
         self._best: Probe | None = None
+        self._output = ""
         self._spinner = Spinner("dots", style="cyan")
         self._live = Live(console=console, refresh_per_second=8, transient=True, get_renderable=self._draw)
 
@@ -59,7 +60,7 @@ class LiveObserver:
 
     def probe_ended(self, case: Case, probe: Probe, following: Ask | None) -> None:
         """Print the probe's line."""
-        self._ask = None
+        self._ask, self._output = None, ""
         if probe.verdict is Verdict.FITS and (self._best is None or probe.microbatch >= self._best.microbatch):
             self._best = probe
         self._console.print(Text("  " + describe_probe(probe, self._limit_bytes, following), _STYLES[probe.verdict]))
@@ -67,6 +68,10 @@ class LiveObserver:
     def found(self, finding: Finding) -> None:
         """Fill in the case's row."""
         self._findings[finding.case] = finding
+
+    def output(self, line: str) -> None:
+        """Show the line, dimmed, below the cases."""
+        self._output = line
 
     def note(self, message: str) -> None:
         """Print a dim line."""
@@ -82,7 +87,10 @@ class LiveObserver:
         for case in shown:
             table.add_row(*self._row(case))
         hidden = len(self._cases) - len(shown)
-        return Group(table, Text(f" and {hidden} more cases", "dim")) if hidden else table
+        below = [Text(f" and {hidden} more cases", "dim")] if hidden else []
+        if self._output:
+            below.append(Text(f"   {self._output}", "dim", no_wrap=True, overflow="ellipsis"))
+        return Group(table, *below)
 
     def _visible_cases(self) -> list[Case]:
         """Return as many cases as fit on half the screen, around the current one."""

@@ -18,7 +18,8 @@ _BAR_WIDTH = 20
 def findings_table(findings: Findings) -> Table:
     """Return the table that ends a search."""
     limit_bytes = findings.limit_bytes
-    title = f"{findings.workload} ({findings.kind}) on {findings.device_name}, limit {format_bytes(limit_bytes)}"
+    where = findings.device_name if findings.ranks == 1 else f"{findings.ranks} ranks of {findings.device_name}"
+    title = f"{findings.workload} ({findings.kind}) on {where}, limit {format_bytes(limit_bytes)}"
     table = Table(title=escape(title), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
     table.add_column("case")
     table.add_column("microbatch", justify="right", style="bold")

@@ -14,6 +14,7 @@ class Trial:
     microbatch: int
     fits: bool
     peak_bytes: int | None = None
+    step_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +57,13 @@ class Known:
             if trial.fits and trial.peak_bytes is not None:
                 largest[trial.microbatch] = max(trial.peak_bytes, largest.get(trial.microbatch, 0))
         return tuple(sorted(largest.items()))
+
+    @property
+    def rates(self) -> dict[int, float]:
+        """Samples per second of the sizes that fitted and have not failed since, in order of size."""
+        failed = {trial.microbatch for trial in self.trials if not trial.fits}
+        times: dict[int, list[float]] = {}
+        for trial in self.trials:
+            if trial.step_seconds and trial.microbatch not in failed:
+                times.setdefault(trial.microbatch, []).append(trial.step_seconds)
+        return {size: size / min(times[size]) for size in sorted(times)}

@@ -5,6 +5,7 @@ The promise: the answer has been run and has fitted, and ran once more before it
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -45,8 +46,16 @@ class Search:
     (23, 'memory', True)
     """
 
-    def __init__(self, strategy: Strategy, bounds: Bounds, *, confirm: bool = True) -> None:
+    def __init__(
+        self,
+        strategy: Strategy,
+        bounds: Bounds,
+        *,
+        confirm: bool = True,
+        choose: Callable[[Known], int | None] | None = None,
+    ) -> None:
         self._strategy = strategy
+        self._choose = choose
         self._bounds = bounds
         self._confirm = confirm
         self._trials: list[Trial] = []
@@ -62,12 +71,14 @@ class Search:
 
     @property
     def answer(self) -> int | None:
-        """The largest microbatch that was run and fitted."""
-        return self.known.largest_fit
+        """The largest microbatch that was run and fitted, or what `choose` takes of those."""
+        return self._choose(self.known) if self._choose else self.known.largest_fit
 
     @property
     def stopped_by(self) -> str:
-        """What ended the search: `memory`, `cap`, `tries` or `time`."""
+        """What ended the search: `memory`, `cap`, `tries` or `time`; `rate` where it was not the size that counted."""
+        if self._choose and self._limited_by is None:
+            return "rate"
         if self.answer == self._bounds.largest:
             return "cap"
         if self._limited_by is not None:
@@ -90,11 +101,13 @@ class Search:
             self._pending = None
         return self._pending
 
-    def tell(self, microbatch: int, *, fits: bool, peak_bytes: int | None = None) -> None:
+    def tell(
+        self, microbatch: int, *, fits: bool, peak_bytes: int | None = None, step_seconds: float | None = None
+    ) -> None:
         """Record how the probe of the last ask ended."""
         assert self._pending is not None
         assert self._pending.microbatch == microbatch
-        self._trials.append(Trial(microbatch, fits, peak_bytes))
+        self._trials.append(Trial(microbatch, fits, peak_bytes, step_seconds))
         if self._pending.confirms:
             self.confirmed = fits
         else:

@@ -13,21 +13,38 @@ from torch.utils.checkpoint import checkpoint
 _SWITCHES = ("gradient_checkpointing_enable", "set_grad_checkpointing")
 
 
-def checkpoint_blocks(name: str, model: nn.Module) -> str | None:
-    """Switch checkpointing on in a model and return the lines that do so; None where it has no repeated blocks."""
+def refusal(model: nn.Module) -> str | None:
+    """Return why checkpointing would not leave the training of a model as it is, or None."""
+    if any(_switches(module) for module in model.modules()):
+        return None
+    blocks = [block for _, listed in _block_lists(model) for block in listed]
+    if not blocks:
+        return "it has no repeated blocks"
+    return "BatchNorm in its blocks would count every batch twice" if any(map(_has_batch_norm, blocks)) else None
+
+
+def checkpoint_blocks(name: str, model: nn.Module, *, keep_random: bool = False) -> str | None:
+    """Switch checkpointing on in a model and return the lines that do so; None where it has no repeated blocks.
+
+    Args:
+        name: What the model is called in the lines.
+        model: The model.
+        keep_random: Whether a block that runs again gets its random numbers again, as training needs. A trace has no
+            use for random numbers, and the state of a generator is not faked.
+    """
     for path, module in model.named_modules():
-        for switch in _SWITCHES:
-            if callable(getattr(module, switch, None)):
-                getattr(module, switch)()
-                return f"{_join(name, path)}.{switch}()"
+        for switch in _switches(module):
+            getattr(module, switch)()
+            return f"{_join(name, path)}.{switch}()"
     lists = dict(_block_lists(model))
     if not lists:
         return None
     has_batch_norm = False
     for blocks in lists.values():
         for block in blocks:
-            _recompute(block)
-            has_batch_norm |= any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in block.modules())
+            forward: Any = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=keep_random)
+            block.forward = forward
+            has_batch_norm |= _has_batch_norm(block)
     paths = " + ".join(f"list({_join(name, path)})" for path in lists) if len(lists) > 1 else _join(name, *lists)
     lines = (
         f"for block in {paths}:\n"
@@ -51,10 +68,12 @@ def _is_block(module: nn.Module) -> bool:
     return any(True for _ in module.children()) and any(True for _ in module.parameters())
 
 
-def _recompute(block: nn.Module) -> None:
-    # Generators are left alone: a trace has no use for random numbers, and the state of a generator is not faked.
-    forward: Any = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)
-    block.forward = forward
+def _switches(module: nn.Module) -> list[str]:
+    return [switch for switch in _SWITCHES if callable(getattr(module, switch, None))]
+
+
+def _has_batch_norm(block: nn.Module) -> bool:
+    return any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in block.modules())
 
 
 def _join(name: str, *parts: str) -> str:

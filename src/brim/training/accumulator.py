@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -12,11 +10,13 @@ from torch import nn
 
 from brim.errors import InputError
 from brim.planning.batch_plan import check_count
-from brim.training.gradient_sync import sync_for
+from brim.training.failures import Failure
+from brim.training.gradient_sync import check_lockstep, sync_for
+from brim.training.recovery import Recovery
 from brim.training.splitting import count_samples, split
-from brim.training.telling import warn_caller
 from brim.training.updating import Updater
-from brim.training.window import Count, RankReport, Window, check_microbatch, find_problem
+from brim.training.window import Count, Window
+from brim.training.windows import Windows
 
 
 class Accumulator:
@@ -42,11 +42,12 @@ class Accumulator:
         uneven: Whether ranks may have different numbers of microbatches. Gradients are then brought together after
             each window instead of during its last backward pass.
         group: The process group over which a window extends, where DDP or a one-dimensional mesh does not tell.
-
-    Attributes:
-        loss: The mean loss over all items of the last window, over all ranks; None before, or where it had no items.
-        items: The number of items of the last window over all ranks.
-        num_updates: How often the optimizers stepped.
+        recover: Whether `step` begins a window that ran out of memory again, with smaller microbatches. Over ranks
+            gradients are then brought together after each window. With `fully_shard`, whose forward passes need all
+            ranks, nothing is recovered.
+        step_down: The sizes of microbatches to go down by, as a plan lists them; None to halve down to 1.
+        checkpointing: Whether activation checkpointing may be switched on at the end of `step_down`, or after three
+            halvings.
 
     >>> model = nn.Linear(1, 1, bias=False)
     >>> acc = Accumulator(model, torch.optim.SGD(model.parameters(), lr=0.1), accumulation=2)
@@ -68,18 +69,16 @@ class Accumulator:
         on_nan: Literal["raise", "skip"] = "raise",
         uneven: bool = False,
         group: Any = None,
+        recover: bool = True,
+        step_down: Sequence[int] | None = None,
+        checkpointing: bool = False,
     ) -> None:
         check_count("accumulation", accumulation)
         if on_nan not in ("raise", "skip"):
             raise InputError(f"on_nan is {on_nan!r}. Use 'raise' or 'skip'.")
         self.accumulation = accumulation
-        self.loss: float | None = None
-        self.items = 0.0
-        self.num_updates = 0
-        self._skips = on_nan == "skip"
-        self._uneven = uneven
         # A rank that leaves out its last backward pass, or has none, would keep the others waiting in theirs.
-        self._sync = sync_for(model, group=group, defer=uneven or self._skips)
+        self._sync = sync_for(model, group=group, defer=uneven or on_nan == "skip")
         if uneven and self._sync.is_lockstep:
             raise InputError("uneven=True does not work with fully_shard: every rank has to run every forward pass.")
         self._updater = Updater(
@@ -90,13 +89,47 @@ class Accumulator:
             scheduler=scheduler,
             is_telling=self._sync.rank == 0,
         )
-        self._expected_items: float | None = None
-        self._open(1)
+        self._recovery: Recovery | None = None
+        if recover and not self._sync.is_lockstep:
+            self._recovery = Recovery(
+                model, sizes=step_down, checkpointing=checkpointing, is_telling=self._sync.rank == 0
+            )
+        elif step_down is not None or checkpointing:
+            reason = "fully_shard needs all ranks in every forward pass" if recover else "recover is False"
+            raise InputError(f"step_down and checkpointing are for recovery, and {reason}. Leave them out.")
+        self._windows = Windows(
+            sync=self._sync,
+            updater=self._updater,
+            recovery=self._recovery,
+            accumulation=accumulation,
+            skips=on_nan == "skip",
+            uneven=uneven,
+        )
+
+    @property
+    def loss(self) -> float | None:
+        """The mean loss over all items of the last window, over all ranks; None before, or where it had no items."""
+        return self._windows.loss
+
+    @property
+    def items(self) -> float:
+        """The number of items of the last window over all ranks."""
+        return self._windows.items
+
+    @property
+    def num_updates(self) -> int:
+        """How often the optimizers stepped."""
+        return self._windows.num_updates
 
     @property
     def grad_norm(self) -> torch.Tensor | None:
         """The norm of the last gradient before it was clipped, or None without `clip_norm`."""
         return self._updater.grad_norm
+
+    @property
+    def advice(self) -> str | None:
+        """What to set next time, after `step` went down to smaller microbatches; None where it did not."""
+        return None if self._recovery is None else self._recovery.advice
 
     def backward(self, loss_sum: torch.Tensor, items: Count) -> bool:
         """Run the backward pass of one microbatch, and the update where it is the window's last.
@@ -109,27 +142,23 @@ class Accumulator:
         Returns:
             Whether the optimizers stepped.
         """
-        check_microbatch(loss_sum, items)
-        window = self._window
-        if not window.num_microbatches:
-            self._begin(items)
-        is_last = window.is_next_last
-        value = loss_sum.detach()
-        is_left_out = self._skips and self._is_left_out(value)
-        window.add(0.0 if is_left_out else value, 0 if is_left_out else items)
-        reports = self._exchange() if is_last else []
+        windows, window = self._windows, self._windows.current
+        is_left_out = windows.take(loss_sum, items)
+        is_last = window.num_microbatches >= window.length
+        reports = windows.exchange() if is_last else []
         if not is_left_out:
-            # Of the size of a mean, as 16-bit numbers and the scaler want it; over ranks gradients are averaged.
-            loss = loss_sum * (self._sync.num_ranks / (self._expected_items or 1.0))
-            with self._dropping_on_failure():
-                window.is_reduced = self._sync.backward(self._updater.scale(loss), last=is_last)
+            with windows.dropping_on_failure():
+                windows.pass_back(loss_sum, last=is_last)
         if is_last:
-            return self._close(reports)
+            return windows.close(reports)
         self._sync.expect(last=window.is_next_last)
         return False
 
     def step(self, batch: Any, loss_fn: Callable[[Any], Any]) -> bool:
         """Cut a whole batch into `accumulation` microbatches and update once.
+
+        An out-of-memory on any rank, forward or backward, begins the window again on all of them with smaller
+        microbatches, from the buffers and random numbers that it began with, and says so in one line.
 
         Args:
             batch: A tensor, or a tuple, list, mapping or dataclass of tensors, with the sample as first dimension.
@@ -138,23 +167,29 @@ class Accumulator:
 
         Returns:
             Whether the optimizers stepped.
+
+        Raises:
+            OutOfMemoryError: There is no smaller microbatch.
         """
-        if self._window.num_microbatches:
+        window = self._windows.current
+        if window.num_microbatches:
             raise InputError(
-                f"A window of backward() is open, with {self._window.num_microbatches} of {self._window.length} "
-                "microbatches. Call finish() before step()."
+                f"A window of backward() is open, with {window.num_microbatches} of {window.length} microbatches. "
+                "Call finish() before step()."
             )
-        microbatches = split(batch, self.accumulation)
-        self._check_lockstep(len(microbatches))
-        is_updated = False
-        self._window.length = len(microbatches)
-        with self._dropping_on_failure():
-            for microbatch in microbatches:
-                self._sync.expect(last=self._window.is_next_last)
-                result = loss_fn(microbatch)
-                loss_sum, items = result if isinstance(result, tuple) else (result, count_samples(microbatch))
-                is_updated = self.backward(loss_sum, items)
-        return is_updated
+        if self._recovery is None:
+            return self._run(batch, loss_fn)
+        if self._windows.expected_items is None:
+            self._windows.expect(0)  # as a rank does that has no batch
+        self._sync.fall_silent()
+        self._recovery.begin()
+        while True:
+            failure = self._try(batch, loss_fn, self._recovery)
+            if failure is not None:
+                self._recovery.make_room(failure)
+            reports = self._windows.exchange(failure=failure, is_thrashing=self._recovery.is_thrashing())
+            if reports:
+                return self._windows.close(reports)
 
     def finish(self) -> bool:
         """Update with the last, shorter window, if one is open.
@@ -164,14 +199,14 @@ class Accumulator:
         Returns:
             Whether the optimizers stepped.
         """
-        is_updated = False
+        windows, is_updated = self._windows, False
         while True:
-            if self._expected_items is None and not self._window.num_microbatches:
-                self._expect(0)
-            reports = self._exchange(is_finished=True)
+            if windows.expected_items is None and not windows.current.num_microbatches:
+                windows.expect(0)
+            reports = windows.exchange(is_finished=True)
             if any(report.num_microbatches for report in reports):
-                is_updated = self._close(reports)
-            if all(report.is_finished for report in reports):
+                is_updated = windows.close(reports)
+            if reports and all(report.is_finished for report in reports):
                 return is_updated
 
     def state_dict(self) -> dict[str, Any]:
@@ -179,123 +214,61 @@ class Accumulator:
 
         Every rank has its own. With `fully_shard`, call it on all ranks.
         """
-        window = self._window
-        parameters = self._updater.parameters() if window.num_microbatches else []
-        if self._sync.is_lockstep and parameters:
-            self._sync.reduce(parameters)
+        window = self._windows.current
+        if self._sync.is_lockstep and window.num_microbatches:
+            self._sync.reduce(self._updater.parameters())
             window.is_reduced = True
-        gradients = [parameter.grad for parameter in parameters]
         return {
             "window": window.to_state(),
-            "gradients": [None if gradient is None else gradient.detach().clone() for gradient in gradients],
-            "expected_items": self._expected_items,
+            "gradients": self._updater.gradients() if window.num_microbatches else [],
+            "expected_items": self._windows.expected_items,
             "num_updates": self.num_updates,
+            "recovery": None if self._recovery is None else self._recovery.to_state(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with a window that `state_dict` returned, its gradients included."""
+        """Go on with a window that `state_dict` returned, its gradients and the size of its microbatches included."""
         if not isinstance(state, dict) or "gradients" not in state:
             raise InputError("This is no state of an Accumulator. Pass what its state_dict() returned.")
-        gradients, parameters = state["gradients"], self._updater.parameters()
-        shapes = [(p.shape, g.shape) for p, g in zip(parameters, gradients, strict=False) if g is not None]
-        if gradients and (len(gradients) != len(parameters) or any(ours != theirs for ours, theirs in shapes)):
-            raise InputError(
-                f"The state holds {len(gradients)} gradients that do not fit the optimizers' {len(parameters)} "
-                "parameters. Load it with the model and optimizers it was saved with."
-            )
-        self._drop()
-        for parameter, gradient in zip(parameters, gradients, strict=False):
-            parameter.grad = None if gradient is None else gradient.detach().clone().to(parameter.device)
-        self._expected_items, self.num_updates = state["expected_items"], state["num_updates"]
-        self._window = Window.from_state(state["window"])
-        self._sync.expect(last=self._window.is_next_last)
+        self._updater.check_gradients(state["gradients"])
+        self._windows.go_on_with(Window.from_state(state["window"]), expected_items=state["expected_items"])
+        self._windows.num_updates = state["num_updates"]
+        self._updater.load_gradients(state["gradients"])
+        if self._recovery is not None and state.get("recovery") is not None:
+            self._recovery.load_state(state["recovery"])
 
-    def _begin(self, items: Count) -> None:
-        """Open a window: nothing but its own microbatches may be in its gradient."""
-        if self._updater.has_gradients():
-            raise InputError(
-                f"There are gradients before the first microbatch of window {self._window.index}, and they would count "
-                "as part of it. Call optimizer.zero_grad(), and leave every backward pass to Accumulator.backward()."
-            )
-        if self._expected_items is None:
-            self._expect(float(items))
-
-    def _expect(self, items: float) -> None:
-        """Guess from the first microbatch, the same on all ranks, how many items a window has."""
-        largest = max(row[0] for row in self._sync.gather([items]))
-        self._expected_items = largest * self.accumulation * self._sync.num_ranks or None
-
-    def _is_left_out(self, loss: torch.Tensor) -> bool:
-        is_left_out = not math.isfinite(float(loss))
-        reason = f"has a loss of {float(loss)}"
-        if self._sync.is_lockstep and not is_left_out:
-            reason = "has no finite loss on another rank"
+    def _run(self, batch: Any, loss_fn: Callable[[Any], Any]) -> bool:
+        """Run a window whose last microbatch brings the gradients together."""
+        microbatches = split(batch, self.accumulation)
         if self._sync.is_lockstep:
-            is_left_out = any(row[0] for row in self._sync.gather([float(is_left_out)]))
-        if is_left_out:
-            where = self._window.place(rank=self._sync.rank if self._sync.num_ranks > 1 else None)
-            warn_caller(f"{where} {reason}: it is left out, with its items.")
-        return is_left_out
-
-    def _exchange(self, *, is_finished: bool = False) -> list[RankReport]:
-        """Return what every rank's window holds; refuse, on all ranks alike, what no update can be made of."""
-        row = self._window.report(is_finished=is_finished).to_row()
-        reports = [RankReport.from_row(row) for row in self._sync.gather(row)]
-        problem = find_problem(reports, self._window, uneven=self._uneven)
-        if problem is not None:
-            self._drop()
-            raise problem
-        return reports
-
-    def _close(self, reports: list[RankReport]) -> bool:
-        """Update with all that the window holds over all ranks."""
-        window = self._window
-        self.items = math.fsum(report.items for report in reports)
-        if self.items == 0:
-            self.loss = None
-            if self._sync.rank == 0:
-                warn_caller(f"Window {window.index} holds no items in any of its microbatches: nothing is updated.")
-            self._drop()
-            return False
-        self.loss = math.fsum(report.loss for report in reports) / self.items
-        if not window.is_reduced:
-            self._sync.reduce(self._updater.parameters())
-        is_updated = self._updater.update((self._expected_items or 1.0) / self.items, loss=self.loss)
-        self.num_updates += is_updated
-        if not any(report.is_finished for report in reports):
-            self._expected_items = self.items
-        self._open(window.index + 1)
+            check_lockstep(self._sync, len(microbatches))
+        is_updated = False
+        self._windows.current.length = len(microbatches)
+        with self._windows.dropping_on_failure():
+            for microbatch in microbatches:
+                self._sync.expect(last=self._windows.current.is_next_last)
+                is_updated = self.backward(*_losses(loss_fn, microbatch))
         return is_updated
 
-    def _open(self, index: int) -> None:
-        self._window = Window(index=index, length=self.accumulation)
-        self._sync.expect(last=self._window.is_next_last)
+    def _try(self, batch: Any, loss_fn: Callable[[Any], Any], recovery: Recovery) -> Failure | None:
+        """Run a window without a word to other ranks; return why it failed, or None."""
+        windows = self._windows
+        windows.current.is_silent = True
+        self._sync.expect(last=False)
+        with windows.dropping_on_failure():
+            try:
+                microbatches = recovery.cut(batch, self.accumulation)
+                windows.current.length = len(microbatches)
+                windows.current.microbatch = count_samples(microbatches[0])
+                for microbatch in microbatches:
+                    loss_sum, items = _losses(loss_fn, microbatch)
+                    if not windows.take(loss_sum, items):
+                        windows.pass_back(loss_sum, last=False)
+            except Exception as error:  # noqa: BLE001  the user's code may raise anything, and all ranks must hear of it
+                return recovery.judge(error)
+        return None
 
-    def _drop(self) -> None:
-        """Forget the open window with its gradients."""
-        if self._sync.is_lockstep and self._window.num_microbatches:
-            self._sync.reduce([])  # what is still unsharded cannot be dropped otherwise
-        self._updater.clear()
-        self._open(self._window.index + 1)
 
-    @contextmanager
-    def _dropping_on_failure(self) -> Iterator[None]:
-        """Let no half of a window stay where something fails in its middle."""
-        window = self._window
-        try:
-            yield
-        except BaseException:
-            # With sharded parameters dropping takes all ranks, and the others may not have failed.
-            if self._window is window and not self._sync.is_lockstep:
-                self._drop()
-            raise
-
-    def _check_lockstep(self, num_microbatches: int) -> None:
-        if not self._sync.is_lockstep:
-            return
-        counts = [int(row[0]) for row in self._sync.gather([float(num_microbatches)])]
-        if len(set(counts)) > 1:
-            raise InputError(
-                f"The ranks' batches make {counts} microbatches, and with fully_shard every rank has to run every "
-                "forward pass. Give each at least as many samples as there are microbatches."
-            )
+def _losses(loss_fn: Callable[[Any], Any], microbatch: Any) -> tuple[torch.Tensor, Count]:
+    result = loss_fn(microbatch)
+    return result if isinstance(result, tuple) else (result, count_samples(microbatch))

@@ -33,6 +33,9 @@ class Alone:
     def expect(self, *, last: bool) -> None:
         """Do nothing."""
 
+    def fall_silent(self) -> None:
+        """Do nothing."""
+
     def backward(self, loss: torch.Tensor, *, last: bool) -> bool:
         """Run the backward pass; return whether the gradients are now the mean over all ranks."""
         loss.backward()
@@ -74,6 +77,23 @@ class Replicated:
             for module in self._modules:
                 self._muted.enter_context(module.no_sync())
 
+    def fall_silent(self) -> None:
+        """Keep the forward passes that follow free of communication, so that one that fails leaves no rank waiting.
+
+        Buffers, which DDP would send around in the first of them, are sent now. Where ranks may have different numbers
+        of windows they stay each rank's own.
+        """
+        for module in self._modules:
+            if module.forward_sync_buffers and not self._defer:
+                self._send_buffers(list(module.module.buffers()))
+            module.require_forward_param_sync = False
+
+    def _send_buffers(self, buffers: Sequence[torch.Tensor]) -> None:
+        for bucket in _buckets(sorted(buffers, key=lambda buffer: str(buffer.dtype))):
+            flat = torch.cat([buffer.detach().reshape(-1) for buffer in bucket])
+            dist.broadcast(flat, src=dist.get_global_rank(self._group, 0), group=self._group)
+            _unflatten(flat, bucket)
+
     def backward(self, loss: torch.Tensor, *, last: bool) -> bool:
         """Run the backward pass; return whether the gradients are now the mean over all ranks."""
         # What the forward pass prepared for, not what was expected of it: it may have run out of turn.
@@ -95,9 +115,7 @@ class Replicated:
         for bucket in _buckets(gradients):
             flat = torch.cat([gradient.reshape(-1) for gradient in bucket]).div_(self.num_ranks)
             dist.all_reduce(flat, group=self._group)
-            pieces = flat.split([gradient.numel() for gradient in bucket])
-            for gradient, piece in zip(bucket, pieces, strict=True):
-                gradient.copy_(piece.view_as(gradient))
+            _unflatten(flat, bucket)
 
     def gather(self, row: Sequence[float]) -> list[list[float]]:
         """Return the row of every rank."""
@@ -118,6 +136,9 @@ class Sharded:
 
     def expect(self, *, last: bool) -> None:
         """Do nothing: FSDP2 decides in the backward pass."""
+
+    def fall_silent(self) -> None:
+        """Do nothing: without communication there is no forward pass."""
 
     def backward(self, loss: torch.Tensor, *, last: bool) -> bool:
         """Run the backward pass; return whether the gradients are now the mean over all ranks."""
@@ -179,6 +200,16 @@ def sync_for(model: nn.Module, *, group: Any = None, defer: bool = False) -> Gra
     return Alone()
 
 
+def check_lockstep(sync: GradientSync, num_microbatches: int) -> None:
+    """Refuse, on all ranks alike, batches that do not make equally many microbatches."""
+    counts = [int(row[0]) for row in sync.gather([float(num_microbatches)])]
+    if len(set(counts)) > 1:
+        raise InputError(
+            f"The ranks' batches make {counts} microbatches, and with fully_shard every rank has to run every "
+            "forward pass. Give each at least as many samples as there are microbatches."
+        )
+
+
 def _sharded_roots(model: nn.Module) -> list[Any]:
     """Return the outermost modules that `fully_shard` was called on."""
     import torch.distributed.fsdp as fsdp
@@ -216,16 +247,22 @@ def _gather(row: Sequence[float], group: Any, device: torch.device) -> list[list
     return gathered
 
 
-def _buckets(gradients: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
-    """Return the gradients in order, in pieces of one type and device that are not much above `BUCKET_BYTES`."""
+def _unflatten(flat: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
+    pieces = flat.split([tensor.numel() for tensor in tensors])
+    for tensor, piece in zip(tensors, pieces, strict=True):
+        tensor.detach().copy_(piece.view_as(tensor))
+
+
+def _buckets(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
+    """Return tensors in order, in pieces of one type and device that are not much above `BUCKET_BYTES`."""
     buckets: list[list[torch.Tensor]] = []
     num_bytes = 0
-    for gradient in gradients:
+    for tensor in tensors:
         previous = buckets[-1][-1] if buckets else None
-        is_alike = previous is not None and (previous.dtype, previous.device) == (gradient.dtype, gradient.device)
+        is_alike = previous is not None and (previous.dtype, previous.device) == (tensor.dtype, tensor.device)
         if not is_alike or num_bytes >= BUCKET_BYTES:
             buckets.append([])
             num_bytes = 0
-        buckets[-1].append(gradient)
-        num_bytes += gradient.nbytes
+        buckets[-1].append(tensor)
+        num_bytes += tensor.nbytes
     return buckets

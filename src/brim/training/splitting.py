@@ -38,8 +38,8 @@ def merge(batches: Sequence[Any]) -> Any:
     >>> merge([{"x": torch.zeros(2, 3), "name": "a"}, {"x": torch.ones(1, 3), "name": "a"}])["x"].shape
     torch.Size([3, 3])
     """
-    leaves = [list(_leaves(batch)) for batch in batches]
-    merged = iter([_join(parts) for parts in zip(*leaves, strict=True)])
+    parts = [list(leaves(batch)) for batch in batches]
+    merged = iter([_join(each) for each in zip(*parts, strict=True)])
     return _map(batches[0], lambda leaf: next(merged))
 
 
@@ -49,7 +49,7 @@ def count_samples(batch: Any) -> int:
     >>> count_samples((torch.zeros(4, 3), torch.zeros(4)))
     4
     """
-    sizes = {len(leaf) for leaf in _leaves(batch)}
+    sizes = {len(leaf) for leaf in leaves(batch)}
     if len(sizes) != 1:
         found = f"first dimensions {sorted(sizes)}" if sizes else "no tensor with a first dimension"
         raise InputError(
@@ -62,8 +62,8 @@ def count_samples(batch: Any) -> int:
     return num_samples
 
 
-def _leaves(batch: Any) -> Iterator[Any]:
-    """Yield what is cut, in a fixed order."""
+def leaves(batch: Any) -> Iterator[Any]:
+    """Return what `split` cuts, in a fixed order."""
     found: list[Any] = []
     _map(batch, lambda leaf: found.append(leaf))
     return iter(found)

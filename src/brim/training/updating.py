@@ -11,6 +11,9 @@ import torch
 from torch import nn
 
 from brim.errors import InputError
+from brim.findings import Verdict
+from brim.probing.snapshot import Trained
+from brim.probing.verdicts import classify
 from brim.training.telling import warn_caller
 
 _NUM_NAMES = 3
@@ -67,30 +70,65 @@ class Updater:
         """Return whether any parameter has a gradient."""
         return any(parameter.grad is not None for parameter in self.parameters())
 
+    def gradients(self) -> list[torch.Tensor | None]:
+        """Return a copy of every parameter's gradient."""
+        gradients = [parameter.grad for parameter in self.parameters()]
+        return [None if gradient is None else gradient.detach().clone() for gradient in gradients]
+
+    def check_gradients(self, gradients: Sequence[torch.Tensor | None]) -> None:
+        """Refuse gradients that are not those of the optimizers' parameters; none at all are fine."""
+        parameters = self.parameters()
+        shapes = [(p.shape, g.shape) for p, g in zip(parameters, gradients, strict=False) if g is not None]
+        if gradients and (len(gradients) != len(parameters) or any(ours != theirs for ours, theirs in shapes)):
+            raise InputError(
+                f"The state holds {len(gradients)} gradients that do not fit the optimizers' {len(parameters)} "
+                "parameters. Load it with the model and optimizers it was saved with."
+            )
+
+    def load_gradients(self, gradients: Sequence[torch.Tensor | None]) -> None:
+        """Set every parameter's gradient to a copy of what `gradients` returned."""
+        for parameter, gradient in zip(self.parameters(), gradients, strict=False):
+            parameter.grad = None if gradient is None else gradient.detach().clone().to(parameter.device)
+
+    def weigh(self, factor: float) -> None:
+        """Multiply every gradient by `factor`."""
+        gradients = [parameter.grad for parameter in self.parameters() if parameter.grad is not None]
+        if factor != 1 and gradients:
+            torch._foreach_mul_(gradients, factor)
+
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """Return the loss as its backward pass should see it."""
         return loss if self._scaler is None else self._scaler.scale(loss)
 
-    def update(self, factor: float, *, loss: float) -> bool:
+    def update(self, factor: float, *, loss: float, is_risky: bool = False) -> bool:
         """Multiply the gradients by `factor`, clip them and step; return whether all optimizers stepped.
 
-        `loss` is the window's, which some schedulers go by.
         With a scaler, gradients that are not finite make it skip the step and lower its scale.
+
+        Args:
+            factor: What to weigh the gradients by.
+            loss: The window's, which some schedulers go by.
+            is_risky: Whether to keep weights and optimizer states aside, and to put them back where the step fails.
         """
         parameters = self.parameters()
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        self._check_gradients(parameters, gradients)
+        self._check_trained(parameters, gradients)
         optimizers = self._optimizers
         if self._scaler is not None:
             # A scaler refuses an optimizer that has nothing to step.
             optimizers = [optimizer for optimizer in optimizers if _has_gradients(optimizer)]
             for optimizer in optimizers:
                 self._scaler.unscale_(optimizer)
-        if factor != 1:
-            torch._foreach_mul_(gradients, factor)
+        self.weigh(factor)
         if self._clip_norm is not None:
             self.grad_norm = nn.utils.clip_grad_norm_(parameters, self._clip_norm)
-        is_updated = self._step(optimizers)
+        kept = self._keep() if is_risky else None
+        try:
+            is_updated = self._step(optimizers)
+        except BaseException:
+            if kept is not None:
+                kept.restore()
+            raise
         if is_updated:
             for scheduler in self._schedulers:
                 if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
@@ -105,6 +143,15 @@ class Updater:
         for optimizer in self._optimizers:
             optimizer.zero_grad(set_to_none=True)
 
+    def _keep(self) -> Trained | None:
+        """Keep everything that a step changes, where host memory is enough for it."""
+        try:
+            return Trained(self._optimizers)
+        except (RuntimeError, MemoryError) as error:
+            if classify(error, nearly_full=True) is not Verdict.OOM:
+                raise
+            return None
+
     def _step(self, optimizers: Sequence[torch.optim.Optimizer]) -> bool:
         if self._scaler is None:
             for optimizer in optimizers:
@@ -116,7 +163,7 @@ class Updater:
         self._scaler.update()
         return self._scaler.get_scale() >= scale  # it is lowered only where a step was skipped
 
-    def _check_gradients(self, parameters: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
+    def _check_trained(self, parameters: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
         """Refuse a gradient of nothing, and name once the parameters that got none and so are not trained."""
         if not gradients:
             raise InputError(

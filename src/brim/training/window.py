@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from enum import IntEnum
 from typing import Any
 
 import torch
@@ -13,6 +14,14 @@ import torch
 from brim.errors import BrimError, InputError, NonFiniteLossError
 
 Count = int | float | torch.Tensor
+
+
+class Ending(IntEnum):
+    """How a rank's try at a window ended."""
+
+    WHOLE = 0
+    OUT_OF_MEMORY = 1
+    FAILED = 2
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,6 +36,8 @@ class Window:
         losses: The sum of the losses of each microbatch.
         items: The number of items of each microbatch.
         is_reduced: Whether the gradients already are the mean over all ranks.
+        microbatch: The samples of its largest microbatch, where a whole batch was cut.
+        is_silent: Whether ranks say nothing to each other before its end, so that any may fail.
     """
 
     index: int
@@ -34,6 +45,8 @@ class Window:
     losses: list[float | torch.Tensor] = field(default_factory=list)
     items: list[Count] = field(default_factory=list)
     is_reduced: bool = False
+    microbatch: int = 0
+    is_silent: bool = False
 
     @property
     def num_microbatches(self) -> int:
@@ -55,7 +68,9 @@ class Window:
         where = f"Microbatch {microbatch or self.num_microbatches + 1} of window {self.index}"
         return where if rank is None else f"{where} on rank {rank}"
 
-    def report(self, *, is_finished: bool) -> RankReport:
+    def report(
+        self, *, expected_items: float, is_finished: bool = False, ending: Ending = Ending.WHOLE, is_thrashing: bool
+    ) -> RankReport:
         """Read what this rank has to tell the others."""
         losses = [float(loss) for loss in self.losses]
         items = [float(count) for count in self.items]
@@ -68,6 +83,10 @@ class Window:
             bad_loss=bad,
             bad_items=negative,
             is_finished=is_finished,
+            expected_items=expected_items,
+            ending=ending,
+            microbatch=self.microbatch,
+            is_thrashing=is_thrashing,
         )
 
     def to_state(self) -> dict[str, Any]:
@@ -95,6 +114,10 @@ class RankReport:
         bad_loss: The first microbatch whose loss is not finite, from 1, or 0.
         bad_items: The first microbatch whose number of items is negative or none at all, from 1, or 0.
         is_finished: Whether the rank has no microbatches left.
+        expected_items: The items that its losses were divided by; 0 where it has none yet.
+        ending: How its try at the window ended.
+        microbatch: The samples of its largest microbatch, where a whole batch was cut.
+        is_thrashing: Whether its allocator had to try again.
     """
 
     num_microbatches: int
@@ -103,23 +126,28 @@ class RankReport:
     bad_loss: int
     bad_items: int
     is_finished: bool
+    expected_items: float
+    ending: Ending
+    microbatch: int
+    is_thrashing: bool
 
     def to_row(self) -> list[float]:
         """Return the report as numbers that ranks can exchange."""
-        flags = (self.bad_loss, self.bad_items, self.is_finished)
-        return [float(self.num_microbatches), self.loss, self.items, *map(float, flags)]
+        return [float(getattr(self, each.name)) for each in fields(self)]
 
     @classmethod
     def from_row(cls, row: Sequence[float]) -> RankReport:
         """Return the report that was sent as `row`."""
-        num_microbatches, loss, items, bad_loss, bad_items, is_finished = row
+        numbers = {each.name: number for each, number in zip(fields(cls), row, strict=True)}
+        counts = {name: int(numbers[name]) for name in ("num_microbatches", "bad_loss", "bad_items", "microbatch")}
         return cls(
-            num_microbatches=int(num_microbatches),
-            loss=loss,
-            items=items,
-            bad_loss=int(bad_loss),
-            bad_items=int(bad_items),
-            is_finished=bool(is_finished),
+            **counts,
+            loss=numbers["loss"],
+            items=numbers["items"],
+            is_finished=bool(numbers["is_finished"]),
+            expected_items=numbers["expected_items"],
+            ending=Ending(int(numbers["ending"])),
+            is_thrashing=bool(numbers["is_thrashing"]),
         )
 
 

@@ -273,3 +273,18 @@ def test_ctrl_c_while_the_workload_loads_ends_at_once_and_loads_nothing_again(tm
     assert "Interrupted." in stderr
     assert len(list(marks.iterdir())) == 2
     assert not any(psutil.pid_exists(int(mark.name)) for mark in marks.iterdir())
+
+
+def test_the_goal_fastest_gives_a_rate_and_a_wrong_goal_is_refused(brim_cli):
+    run = brim_cli("find", f"{SIMPLE}:Train", "--goal", "fastest", "--cap", "64", "--json", "--no-cache")
+    assert run.returncode == 0, run.stderr
+    (finding,) = json.loads(run.stdout)["findings"]
+    assert finding["stopped_by"] == "rate"
+    assert finding["confirmed"]
+    assert len(finding["probes"]) <= 6
+    assert len(finding["probes"][0]["timings"]) == 8
+    rates = {rate["microbatch"]: rate["samples_per_second"] for rate in finding["throughput"]["rates"]}
+    assert finding["microbatch"] in rates
+    wrong = brim_cli("find", f"{SIMPLE}:Train", "--goal", "cheapest")
+    assert wrong.returncode == 2
+    assert "largest, fastest" in wrong.stderr

@@ -3,7 +3,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from brim.devices import cpu, device, nvml, resolve
+from brim.devices import cpu, device, nvml, resolve, resolve_ranks
 from brim.errors import DeviceError, InputError
 
 GIB = 2**30
@@ -43,6 +43,22 @@ def test_a_gpu_may_use_what_is_free_and_never_more_than_it_has(monkeypatch):
     monkeypatch.setattr(device.nvml, "visible_gpus", lambda: [gpu])
     assert resolve("auto", memory=None, fill=1).memory_bytes == 20 * GIB
     assert resolve("cuda:0", memory="80GiB", fill=1).memory_bytes == 24 * GIB
+
+
+def test_every_rank_has_the_limit_of_its_own_gpu_and_the_fullest_gpu_stands_for_all(monkeypatch):
+    gpus = [nvml.Gpu(name="A10", total_bytes=24 * GIB, free_bytes=free * GIB) for free in (20, 12)]
+    monkeypatch.setattr(device.nvml, "visible_gpus", lambda: gpus)
+    fullest, limits_bytes = resolve_ranks("auto", memory=None, fill=0.5, num_ranks=2)
+    assert (fullest.name, limits_bytes) == ("cuda:1", (10 * GIB, 6 * GIB))
+    with pytest.raises(DeviceError, match="3 ranks need 3 CUDA devices, and NVML sees 2"):
+        resolve_ranks("cuda", memory=None, fill=0.5, num_ranks=3)
+
+
+def test_ranks_on_the_cpu_share_what_is_free():
+    alone, _ = resolve_ranks("cpu", memory=None, fill=1, num_ranks=1)
+    shared, limits_bytes = resolve_ranks("cpu", memory=None, fill=1, num_ranks=4)
+    assert shared.memory_bytes <= 0.5 * alone.memory_bytes
+    assert limits_bytes == (shared.limit_bytes,) * 4
 
 
 @pytest.mark.parametrize(

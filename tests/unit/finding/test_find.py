@@ -189,7 +189,7 @@ def test_findings_made_before_an_error_are_kept():
         ({"cases": []}, "list of cases is empty"),
         ({"strategy": "guess"}, "Use one of: guided, estimate, doubling"),
         ({"strategy": "estimate"}, "Pass cap=64"),
-        ({"ranks": 2}, "only 1 rank"),
+        ({"ranks": 0}, "ranks is 0"),
         ({"steps": 0}, "steps is 0"),
         ({"time_limit": "0"}, "above zero"),
         ({"isolate": False, "timeout": 3}, "cannot be ended"),

@@ -5,6 +5,9 @@ import sys
 
 import pytest
 
+from brim.cases import Case
+from brim.findings import Finding, Findings, Probe, Verdict
+from brim.planning import BatchPlan
 from brim.sweeping.results import TrialResult
 
 DONE = TrialResult(
@@ -16,6 +19,52 @@ DONE = TrialResult(
     effective={"hp.batch_size": 32},
 )
 FAILED = TrialResult(id="00000000000000bb", config={"model.type": "r3d_18"}, status="oom", seconds=1.0)
+
+
+FINDINGS = Findings(
+    workload="train.py:Finetune", kind="train", device_name="cpu", memory_bytes=1000, fill=0.9, strategy="guided",
+    findings=(
+        Finding(
+            case=Case({"seq_len": 512}), microbatch=63, stopped_by="memory", confirmed=True, seconds=2.5,
+            probes=(Probe(microbatch=63, verdict=Verdict.FITS, peak_bytes=800, step_seconds=0.5),),
+        ),
+        Finding(case=Case({"seq_len": 4096}), microbatch=None, stopped_by="memory", confirmed=False, probes=()),
+    ),
+)  # fmt: skip
+PLAN = BatchPlan(effective=80, accumulation=4, ranks=5)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_mlflow_has_findings_and_plans_in_the_active_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file:{tmp_path}/mlruns")
+    import mlflow
+
+    from brim.integrations.mlflow import log_to_mlflow
+
+    with mlflow.start_run() as run:
+        log_to_mlflow(FINDINGS)
+        log_to_mlflow(PLAN)
+    data = mlflow.get_run(run.info.run_id).data
+    assert data.params["brim.seq_len_512.microbatch"] == "63"
+    assert data.params["brim.seq_len_4096.status"] == "nothing_fits"
+    assert (data.params["brim.effective"], data.params["brim.accumulation"]) == ("80", "4")
+    assert data.metrics["brim.seq_len_512.samples_per_second"] == 126
+    assert "brim.seq_len_4096.peak_bytes" not in data.metrics
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_tensorboard_has_findings_and_plans(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    from brim.integrations.tensorboard import log_to_tensorboard
+
+    log_to_tensorboard(FINDINGS, tmp_path / "findings")
+    log_to_tensorboard(PLAN, tmp_path / "plan")
+    events = EventAccumulator(str(tmp_path / "findings")).Reload()
+    assert [event.value for event in events.Scalars("brim.seq_len_512.peak_bytes")] == [800]
+    assert "brim.planned" in EventAccumulator(str(tmp_path / "plan")).Reload().Tags()["scalars"]
 
 
 @pytest.mark.filterwarnings("ignore")  # MLflow's own

@@ -3,7 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brim.errors import InputError
-from brim.planning.throughput import StepTime, fit_step_time
+from brim.findings import Probe, Verdict
+from brim.planning.throughput import StepTime, fit_step_time, measure_throughput
 
 
 @given(fixed=st.floats(1e-4, 1.0), sample=st.floats(1e-5, 0.1))
@@ -33,3 +34,20 @@ def test_timings_that_make_no_line_are_refused():
         fit_step_time({8: 0.1, 16: 0.1})
     with pytest.raises(InputError, match=r"share is 1\.0"):
         StepTime(fixed_seconds=1, sample_seconds=1).microbatch_for(1.0)
+
+
+def test_probes_give_rates_with_their_spread_and_say_where_larger_is_slower():
+    probes = [
+        Probe(microbatch=8, verdict=Verdict.FITS, timings=(0.1, 0.1, 0.1)),
+        Probe(microbatch=32, verdict=Verdict.FITS, timings=(0.5, 0.6, 0.7)),
+        Probe(microbatch=64, verdict=Verdict.OOM),
+        Probe(microbatch=8, verdict=Verdict.FITS, timings=(0.1,)),
+    ]
+    curve = measure_throughput(probes)
+    assert [(rate.microbatch, rate.num_timings) for rate in curve.rates] == [(8, 4), (32, 3)]
+    assert curve.rates[0].spread == 0
+    assert curve.rates[1].spread == pytest.approx(0.1 / 0.6)
+    assert curve.best.microbatch == 8
+    assert "larger is slower here: 32 by 20%" in curve.describe()
+    assert curve.to_dict()["larger_is_slower"]
+    assert measure_throughput(probes[:1]) is None

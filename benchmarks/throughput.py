@@ -1,0 +1,97 @@
+"""Check the goal `fastest` against brute force: every size up to a cap is timed, and brim's choice is looked up there.
+
+Brute force goes over all sizes several times, so that what disturbs the machine for a while disturbs no size alone, and
+takes the quickest step of each size. Both it and brim's probes are timed by the CPU time of one thread.
+
+    python benchmarks/throughput.py [--cap N] [--out FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.table import Table
+
+import brim
+from brim.cases import Case
+from brim.workload import load, prepare
+from report import Target, make_console, print_targets
+
+HERE = Path(__file__).resolve().parent
+DEFAULT_OUT = HERE / "results" / "throughput.json"
+WORKLOADS = tuple(f"{HERE}/steady_workloads.py:{name}" for name in ("ConvNet", "LongAttention", "EmbeddingMlp"))
+CAP = 24
+NUM_ROUNDS = 6
+
+
+def brute_force(address: str, cap: int) -> dict[int, float]:
+    """Return samples per second of every size."""
+    workload = prepare(load(address), Case({}), torch.device("cpu"))
+    workload.build()
+    quickest = dict.fromkeys(range(1, cap + 1), float("inf"))
+    for _ in range(NUM_ROUNDS):
+        for size in quickest:
+            batch = workload.batch(size)
+            for _ in range(2):
+                started = time.perf_counter()
+                workload.step(batch)
+                quickest[size] = min(quickest[size], time.perf_counter() - started)
+    return {size: size / seconds for size, seconds in quickest.items()}
+
+
+def measure(address: str, cap: int) -> dict[str, Any]:
+    """Compare brim's choice with the best of all sizes."""
+    finding = brim.find(address, goal="fastest", cap=cap, device="cpu", memory="4GiB", cache=False)[0]
+    rates = brute_force(address, cap)
+    best = max(rates, key=lambda size: rates[size])
+    assert finding.microbatch is not None
+    return {
+        "workload": address.rpartition(":")[2],
+        "chosen": finding.microbatch,
+        "num_probes": len(finding.probes),
+        "best": best,
+        "share_of_best": round(rates[finding.microbatch] / rates[best], 4),
+        "largest_share_of_best": round(rates[cap] / rates[best], 4),
+        "seconds": round(finding.seconds, 2),
+        "brute_force": {size: round(rate, 2) for size, rate in rates.items()},
+    }
+
+
+def main() -> None:
+    """Run the comparison, print it and write it down."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cap", type=int, default=CAP)
+    parser.add_argument("--out", type=Path, default=DEFAULT_OUT)
+    options = parser.parse_args()
+    results = [measure(address, options.cap) for address in WORKLOADS]
+    console = make_console()
+    table = Table("workload", "chosen", "probes", "of the best rate", "best size", f"{options.cap}: of the best rate")
+    for row in results:
+        shares = (f"{row['share_of_best']:.1%}", str(row["best"]), f"{row['largest_share_of_best']:.1%}")
+        table.add_row(row["workload"], str(row["chosen"]), str(row["num_probes"]), *shares)
+    console.print(table)
+    worst, most = min(row["share_of_best"] for row in results), max(row["num_probes"] for row in results)
+    targets = [
+        Target(what="the choice's share of the best rate", wanted="≥ 95%", measured=f"{worst:.1%}", met=worst >= 0.95),
+        Target(what="probes", wanted="≤ 6", measured=str(most), met=most <= 6),
+    ]
+    print_targets(targets, console)
+    document = {
+        "cap": options.cap,
+        "machine": {"cpu_count": os.cpu_count(), "platform": platform.machine(), "threads": torch.get_num_threads()},
+        "torch": torch.__version__,
+        "targets": [target.to_dict() for target in targets],
+        "results": results,
+    }
+    options.out.write_text(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

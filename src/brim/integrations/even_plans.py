@@ -1,0 +1,33 @@
+"""Equal microbatches that keep an effective batch exact, for frameworks that know one size for all of them."""
+
+from __future__ import annotations
+
+from brim.devices import Device
+from brim.findings import Finding
+from brim.planning import BatchPlan
+from brim.planning.batch_plan import gives
+from brim.searching import Among, Bounds, Guided
+from brim.searching.among import divisors
+
+
+def among_divisors(share: int, *, start: int, device: Device) -> tuple[Bounds, Among]:
+    """Return how to search for the largest microbatch that divides the share of a rank, from about `start` on."""
+    sizes = divisors(share)
+    bounds = Bounds(cap=share, start=max(size for size in sizes if size <= max(1, start)))
+    return bounds, Among(sizes=sizes, inner=Guided(limit_bytes=device.limit_bytes, noise=device.noise))
+
+
+def split_evenly(effective: int, finding: Finding, *, ranks: int) -> BatchPlan:
+    """Return the plan for a microbatch that divides the share of a rank."""
+    assert finding.microbatch is not None
+    return gives(finding.microbatch, accumulation=effective // ranks // finding.microbatch, ranks=ranks)
+
+
+def arithmetic(plan: BatchPlan) -> str:
+    """Return how the effective batch comes about.
+
+    >>> arithmetic(gives(16, accumulation=4, ranks=2))
+    'microbatch 16 × accumulation 4 × ranks 2 = 128'
+    """
+    ranks = f" × ranks {plan.ranks:,}" if plan.ranks > 1 else ""
+    return f"microbatch {plan.microbatch:,} × accumulation {plan.accumulation:,}{ranks} = {plan.effective:,}"

@@ -1,0 +1,60 @@
+"""One outcome from those of all ranks: the worst decides, and of several failures the first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from brim.findings import Verdict
+
+# How collectives fail on a rank whose peer has died or left: what happened there is the reason, not this.
+PEER_TEXTS = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Connection refused",
+    "Broken pipe",
+    "Socket closed",
+    "remote process exited",
+    "Application timeout caused pair closure",
+    "Timed out waiting",
+    "failed to recv, got 0 bytes",
+)
+
+
+def is_from_peer(detail: str) -> bool:
+    """Return whether a failure only says that another rank is gone.
+
+    >>> is_from_peer("RuntimeError: [gloo/transport/tcp/pair.cc:525] Connection closed by peer [127.0.0.1]:57110")
+    True
+    """
+    return any(text in detail for text in PEER_TEXTS)
+
+
+def merge_outcomes(outcomes: Sequence[Mapping[str, Any]], *, num_ranks: int, died: str | None) -> dict[str, Any]:
+    """Return the outcome of a job from those that its ranks wrote.
+
+    Args:
+        outcomes: What `run_trial` returned on the ranks that got so far, with their `rank` and the `time` they ended.
+        num_ranks: How many ranks there are.
+        died: How the first rank that failed ended, where a signal did it.
+
+    >>> fits = {"verdict": "fits", "phase": "step", "peak_bytes": 7, "step_seconds": 0.5, "samples": 6, "time": 1}
+    >>> oom = {"verdict": "oom", "phase": "step", "detail": "MemoryError: no message", "time": 2}
+    >>> merge_outcomes([{**fits, "rank": 0}, {**oom, "rank": 1}], num_ranks=2, died=None)["detail"]
+    'rank 1: MemoryError: no message'
+    """
+    failed = [outcome for outcome in outcomes if outcome["verdict"] != Verdict.FITS.value]
+    causes = [outcome for outcome in failed if not is_from_peer(outcome["detail"])]
+    if causes:
+        first = min(causes, key=lambda outcome: float(outcome["time"]))
+        return {**first, "detail": f"rank {first['rank']}: {first['detail']}"}
+    if failed or len(outcomes) < num_ranks:
+        silent = sorted(set(range(num_ranks)) - {outcome["rank"] for outcome in outcomes})
+        who = f"(rank {', '.join(map(str, silent))}) " if silent else ""
+        return {"verdict": Verdict.UNCLEAR.value, "phase": "step", "detail": f"{who}{died or 'ended without a result'}"}
+    fullest = max(outcomes, key=lambda outcome: int(outcome["peak_bytes"]))
+    return {
+        **fullest,
+        "step_seconds": max(outcome["step_seconds"] for outcome in outcomes),
+        "samples": min(outcome["samples"] for outcome in outcomes),
+    }

@@ -1,0 +1,151 @@
+"""One run of a command from outside: starts it below a keeper, reads the records of its ranks, and ends it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from brim.devices.cpu import num_oom_kills
+from brim.probing.merging import is_from_peer
+from brim.probing.scripts.command import find_program
+from brim.probing.scripts.records import Ended, all_done, read_records
+
+_HOOK = Path(__file__).parent / "hook"
+_POLL_SECONDS = 0.05
+# How long the other ranks and the launcher may take to say how they failed, after the first did.
+_LAST_WORDS_SECONDS = 2.0
+# How long a launcher may take to say which rank died, after others have lost their connection to it.
+_LAUNCHER_SECONDS = 10.0
+# How long the keeper may take to end everything.
+_CLOSING_SECONDS = 30.0
+_LOG_TAIL_BYTES = 16_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """What the witness in every process of the job is told.
+
+    Attributes:
+        steps: How many whole steps to run.
+        device: `cpu` or `cuda`.
+        limits_bytes: What each rank of this machine may use, by its local rank; the last holds for all others.
+    """
+
+    steps: int
+    device: str
+    limits_bytes: tuple[int, ...]
+
+    def environment(self, folder: Path) -> dict[str, str]:
+        """Return the environment of a watched command."""
+        settings = {
+            "folder": str(folder),
+            "steps": self.steps,
+            "device": self.device,
+            "limits_bytes": list(self.limits_bytes),
+        }
+        path = os.pathsep.join(filter(None, [str(_HOOK), os.environ.get("PYTHONPATH")]))
+        return {**os.environ, "BRIM_PROBE": json.dumps(settings), "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+
+
+def run_job(
+    words: Sequence[str], *, watch: Watch, log: Path, timeout_seconds: float, say: Callable[[str], None]
+) -> Ended:
+    """Run a command until its ranks have done their steps, one has failed, it ends, or nothing moves any more.
+
+    Args:
+        words: The command.
+        watch: What its processes are told.
+        log: Takes everything the command prints.
+        timeout_seconds: How long it may go without getting on: another process that has imported torch, a forward pass,
+            a step.
+        say: Called with the last line that the command printed, whenever there is a new one.
+    """
+    kills_before = num_oom_kills()
+    with tempfile.TemporaryDirectory(prefix="brim-probe-") as name, log.open("wb") as output:
+        folder = Path(name)
+        keeper = subprocess.Popen(
+            [sys.executable, "-m", "brim.probing.scripts.keeper", find_program(words[0]) or words[0], *words[1:]],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=output,
+            env=watch.environment(folder),
+            start_new_session=True,
+        )
+        try:
+            is_hung = _wait(keeper, folder, log, timeout_seconds, say)
+        finally:
+            ended_by_itself = keeper.poll() is not None
+            told = _end(keeper)
+        kills_after = num_oom_kills()
+        hook_failure = folder / "hook-failed.txt"
+        return Ended(
+            records=tuple(read_records(folder)),
+            exit_code=told.get("exit_code") if ended_by_itself else None,
+            num_left=told.get("num_left", 0) if ended_by_itself else 0,
+            is_hung=is_hung,
+            is_host_full=kills_before is not None and (kills_after or 0) > kills_before,
+            log_tail=log_tail(log),
+            hook_failure=hook_failure.read_text() if hook_failure.exists() else None,
+        )
+
+
+def log_tail(log: Path) -> str:
+    """Return the last lines of a log."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _LOG_TAIL_BYTES))
+        return file.read().decode(errors="replace")
+
+
+def _wait(
+    keeper: subprocess.Popen[bytes], folder: Path, log: Path, timeout_seconds: float, say: Callable[[str], None]
+) -> bool:
+    """Wait for the end of the job; True when nothing moved for too long."""
+    moved: tuple[Any, ...] = ()
+    moved_at, failed_at, said = time.monotonic(), None, 0
+    while keeper.poll() is None:
+        records = read_records(folder)
+        now = time.monotonic()
+        if records and all_done(records):
+            return False
+        failures = [record.failure["detail"] for record in records if record.failure]
+        if failures:
+            failed_at = failed_at or now
+            is_lost = all(map(is_from_peer, failures))
+            if now - failed_at > (_LAUNCHER_SECONDS if is_lost else _LAST_WORDS_SECONDS):
+                return False
+        steps = tuple((record.pid, record.steps, *sorted(record.calls.items())) for record in records)
+        progress = (len(list(folder.glob("*.torch"))), *steps)
+        if progress != moved:
+            moved, moved_at = progress, now
+        elif now - moved_at > timeout_seconds:
+            return True
+        if log.stat().st_size != said:
+            said = log.stat().st_size
+            say(_last_line(log_tail(log)))
+        try:
+            keeper.wait(_POLL_SECONDS)
+        except subprocess.TimeoutExpired:
+            continue
+    return False
+
+
+def _end(keeper: subprocess.Popen[bytes]) -> dict[str, Any]:
+    """Have the keeper end everything, and return what it told."""
+    try:
+        told, _ = keeper.communicate(timeout=_CLOSING_SECONDS)
+    except subprocess.TimeoutExpired:
+        keeper.kill()
+        told, _ = keeper.communicate()
+    return dict(json.loads(told)) if told else {}
+
+
+def _last_line(text: str) -> str:
+    return next((line for line in reversed(text.replace("\r", "\n").splitlines()) if line.strip()), "").strip()

@@ -1,0 +1,100 @@
+"""The smallest microbatch that runs nearly as fast as any: grow while that pays, then look below."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from brim.searching.known import Known
+
+# The first size to time, in samples: small enough to fit nearly everywhere, large enough to tell steps from overhead.
+FIRST = 8
+# Each size is this many times the last while that pays; five sizes then span a factor of 256.
+GROWTH = 4
+# A larger size that is faster by less than this, as a share, was not worth it.
+WORTH = 0.05
+# The answer's rate may be below the best that was measured by this share. What it promises is 5%: timings of equal runs
+# differ, and a size that was not tried may be a little faster.
+CLOSE_ENOUGH = 0.03
+# The last size before the limit is tried where it is larger by this, as a ratio.
+MORE = 1.1
+# Sizes nearer to each other than this, as a ratio, are not told apart.
+NEAR = 1.5
+# How many sizes are tried; the answer's confirmation is the sixth probe.
+MAX_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fastest:
+    """Grow by four while the rate grows, then halve the gap below the smallest size that is fast enough.
+
+    Attributes:
+        limit_bytes: The peak that must not be passed.
+
+    >>> from brim.searching.bounds import Bounds
+    >>> from brim.searching.search import Search
+    >>> search = Search(Fastest(limit_bytes=10**9), Bounds(cap=4096), choose=fastest_fit)
+    >>> while (ask := search.ask()) is not None:
+    ...     search.tell(ask.microbatch, fits=True, peak_bytes=1, step_seconds=0.040 + 0.005 * ask.microbatch)
+    >>> [trial.microbatch for trial in search.known.trials], search.answer
+    ([8, 32, 128, 512, 256, 256], 256)
+    """
+
+    limit_bytes: int
+    name: str = "fastest"
+
+    def propose(self, known: Known) -> int | None:
+        """Return the next size to time, or None when no other would change the answer."""
+        if len({trial.microbatch for trial in known.trials}) >= MAX_TRIES:
+            return None
+        rates = known.rates
+        if not rates:
+            return self._first(known)
+        largest = max(rates)
+        if rates[largest] > (1 + WORTH) * max((rate for size, rate in rates.items() if size < largest), default=0.0):
+            grown = self._grow(known, largest)
+            if grown is not None:
+                return grown
+        return _look_below(known)
+
+    def _first(self, known: Known) -> int | None:
+        failed = known.smallest_oom
+        if failed is None:
+            return known.bounds.clamp(FIRST)
+        return known.bounds.clamp(failed // GROWTH) if failed > known.bounds.smallest else None
+
+    def _grow(self, known: Known, largest: int) -> int | None:
+        """Return a larger size that should fit, or None where there is none."""
+        if known.smallest_oom is not None:
+            target = float(known.middle or largest)
+        else:
+            target = min(float(largest * GROWTH), self._fitting(known, largest))
+        size = known.bounds.clamp(target)
+        return size if size >= MORE * largest else None
+
+    def _fitting(self, known: Known, largest: int) -> float:
+        """Return where the line through the measured peaks meets the limit."""
+        peaks = dict(known.peaks)
+        smaller = [size for size in peaks if size < largest and peaks[size] < peaks.get(largest, 0)]
+        if not smaller:
+            return math.inf
+        slope = (peaks[largest] - peaks[max(smaller)]) / (largest - max(smaller))
+        return largest + (self.limit_bytes - peaks[largest]) / slope
+
+
+def fastest_fit(known: Known) -> int | None:
+    """Return the smallest size that was fast enough."""
+    rates = known.rates
+    best = max(rates.values(), default=0.0)
+    return min((size for size, rate in rates.items() if rate >= (1 - CLOSE_ENOUGH) * best), default=None)
+
+
+def _look_below(known: Known) -> int | None:
+    """Return a size between the smallest that was fast enough and the next that was too slow."""
+    chosen = fastest_fit(known)
+    assert chosen is not None
+    slower = max((size for size in known.rates if size < chosen), default=None)
+    size = known.bounds.clamp(math.sqrt(chosen * slower) if slower else chosen / GROWTH)
+    is_new = size not in {trial.microbatch for trial in known.trials}
+    is_apart = chosen >= NEAR * size and (slower is None or size >= NEAR * slower)
+    return size if is_new and is_apart else None

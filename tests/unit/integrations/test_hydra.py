@@ -1,0 +1,54 @@
+"""The resolver in real OmegaConf configurations."""
+
+import pytest
+from omegaconf import OmegaConf
+from omegaconf.errors import InterpolationResolutionError
+from tests.conftest import WORKLOADS
+
+from brim.errors import InputError
+from brim.findings import Finding
+from brim.integrations import extras, hydra
+
+SIMPLE = f"{WORKLOADS}/simple.py:Train"
+
+
+@pytest.fixture(autouse=True)
+def own_resolver():
+    OmegaConf.clear_resolver(hydra.RESOLVER)
+    hydra.register()
+    yield
+    OmegaConf.clear_resolver(hydra.RESOLVER)
+
+
+def test_a_batch_size_is_found_for_the_case_and_settings():
+    text = f"batch_size: ${{brim:{SIMPLE},{{rows:2}},{{cap:6,device:cpu,memory:2GiB}}}}"
+    assert OmegaConf.create(text).batch_size == 6
+
+
+def test_what_was_found_is_not_searched_again(monkeypatch):
+    calls = []
+
+    def find(workload, **settings):
+        calls.append((workload, settings))
+        return (Finding(case={}, microbatch=7, stopped_by="memory", confirmed=True, probes=()),)
+
+    monkeypatch.setattr(hydra, "find", find)
+    config = OmegaConf.create({"a": "${brim:train.py:Finetune}", "b": "${brim:train.py:Finetune,{},{goal:fastest}}"})
+    assert (config.a, config.a, config.b) == (7, 7, 7)
+    assert calls == [
+        ("train.py:Finetune", {"cases": None}),
+        ("train.py:Finetune", {"cases": None, "goal": "fastest"}),
+    ]
+
+
+def test_nothing_fits_is_an_error_of_the_configuration(monkeypatch):
+    nothing = Finding(case={}, microbatch=None, stopped_by="memory", confirmed=False, probes=(), note="1 needs 9 GiB")
+    monkeypatch.setattr(hydra, "find", lambda workload, **settings: (nothing,))
+    with pytest.raises(InterpolationResolutionError, match="1 needs 9 GiB"):
+        OmegaConf.create({"batch_size": "${brim:train.py:Finetune}"}).batch_size  # noqa: B018
+
+
+def test_a_version_too_old_says_which_is_needed(monkeypatch):
+    monkeypatch.setattr(extras.importlib.metadata, "version", lambda package: "2.0.6")
+    with pytest.raises(InputError, match=r"omegaconf 2\.0\.6 is installed, and 2\.1 or newer is needed"):
+        hydra.register()

@@ -1,0 +1,104 @@
+"""The callback in the place of Lightning's BatchSizeFinder, with the real library, also under DDP."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import lightning.pytorch as pl
+import pytest
+import torch
+from torch import nn
+
+from brim.errors import InputError
+from brim.integrations import extras
+from brim.integrations.lightning import BatchSizeCallback
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # the library's own
+WORKLOADS = Path(__file__).parents[2] / "workloads"
+
+
+class Module(pl.LightningModule):
+    """Runs out of memory above 7 rows, and keeps what it saw."""
+
+    def __init__(self, batch_size=2):
+        super().__init__()
+        self.batch_size = batch_size
+        self.net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+        self.shapes = []
+        self.weights = []
+
+    def training_step(self, batch, index):
+        self.shapes.append(tuple(batch.shape))
+        self.weights.append(self.net[0].weight.detach().clone())
+        if len(batch) > 7:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        loss = self.net(batch[:, :4]).mean()
+        self.log("loss", loss)
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters())
+
+    def train_dataloader(self):
+        rows = [torch.ones(9 if index == 5 else 4) for index in range(24)]
+        return torch.utils.data.DataLoader(
+            rows, batch_size=self.batch_size, collate_fn=lambda rows: nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        )
+
+
+def make_trainer(callback):
+    return pl.Trainer(
+        accelerator="cpu", devices=1, callbacks=[callback], max_steps=2, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+
+
+def test_the_effective_batch_is_kept_and_the_fit_starts_as_if_there_had_been_no_probe():
+    module, callback = Module(), BatchSizeCallback(effective=12, memory="4GiB", cache=False)
+    first_weight = module.net[0].weight.detach().clone()
+    trainer = make_trainer(callback)
+    trainer.fit(module)
+    assert (module.batch_size, trainer.accumulate_grad_batches) == (6, 2)
+    assert callback.plan.effective == 12
+    assert trainer.global_step == 2
+    # The run itself: two windows of two batches, from the weights that the module came with.
+    assert [shape[0] for shape in module.shapes[-4:]] == [6] * 4
+    assert torch.equal(module.weights[-4], first_weight)
+    assert {shape[1] for shape in module.shapes[:-4]} == {9}  # probes saw the longest sample only
+    assert module.trainer is trainer
+
+
+def test_without_an_effective_batch_the_largest_is_taken():
+    module, callback = Module(batch_size=4), BatchSizeCallback(cap=8, memory="4GiB", cache=False, steps=2)
+    trainer = make_trainer(callback)
+    trainer.fit(module)
+    assert module.batch_size == callback.finding.microbatch == 7
+    assert trainer.accumulate_grad_batches == 1
+
+
+def test_a_module_without_a_batch_size_is_told_where_to_put_it():
+    module = Module()
+    del module.batch_size
+    with pytest.raises(InputError, match="Set it in __init__"):
+        make_trainer(BatchSizeCallback()).fit(module)
+
+
+def test_a_version_too_old_says_which_is_needed(monkeypatch):
+    monkeypatch.setattr(extras.importlib.metadata, "version", lambda package: "2.0.1")
+    with pytest.raises(InputError, match=r"lightning 2\.0\.1 is installed, and 2\.5 or newer is needed"):
+        BatchSizeCallback()
+
+
+def test_under_ddp_both_ranks_take_what_fits_both(tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "BRIM_CACHE_DIR": str(tmp_path)}
+    run = subprocess.run(
+        [*command, str(WORKLOADS / "job_ranks.py"), "lightning"],
+        capture_output=True, text=True, env=environment, timeout=280,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert sorted(line for line in run.stdout.splitlines() if line.startswith("rank")) == [
+        "rank 0 ran with 24 × 2, weights equal: True",
+        "rank 1 ran with 24 × 2, weights equal: True",
+    ]

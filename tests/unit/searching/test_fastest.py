@@ -1,0 +1,72 @@
+"""The goal `fastest` on made-up devices: few probes, an answer that ran, close to the best rate there is."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brim.searching import Bounds, Fastest, Search, fastest_fit
+
+LIMIT_BYTES = 1000
+
+
+def search(seconds, *, largest=10**6, cap=1024):
+    """Run a search where a step of `size` takes `seconds(size)` and sizes up to `largest` fit."""
+    found = Search(Fastest(limit_bytes=LIMIT_BYTES), Bounds(cap=cap), choose=fastest_fit)
+    num_probes = 0
+    while (ask := found.ask()) is not None:
+        fits = ask.microbatch <= largest
+        peak_bytes = int(LIMIT_BYTES * ask.microbatch / largest)
+        found.tell(
+            ask.microbatch,
+            fits=fits,
+            peak_bytes=peak_bytes if fits else None,
+            step_seconds=seconds(ask.microbatch) if fits else None,
+        )
+        num_probes += 1
+    return found, num_probes
+
+
+@given(knee=st.floats(0.01, 10), largest=st.integers(1, 2048))
+def test_on_a_line_the_answer_is_within_5_percent_of_the_best_in_at_most_six_probes(knee, largest):
+    found, num_probes = search(lambda size: knee + size, largest=largest)
+    top = min(largest, 1024)
+    assert found.confirmed
+    assert found.answer <= top
+    assert num_probes <= 6
+    assert found.answer / (knee + found.answer) >= 0.95 * top / (knee + top)
+
+
+@given(knee=st.floats(0.01, 12))
+def test_where_memory_is_no_matter_the_answer_is_within_5_percent(knee):
+    found, num_probes = search(lambda size: knee + size)
+    assert num_probes <= 6
+    assert found.answer / (knee + found.answer) >= 0.95 * 1024 / (knee + 1024)
+
+
+@given(turn=st.integers(4, 64), slower=st.floats(1.5, 4))
+def test_where_larger_is_slower_the_answer_is_not_a_large_one(turn, slower):
+    def seconds(size):
+        return 0.5 + (size if size <= turn else turn + slower * (size - turn))
+
+    found, num_probes = search(seconds)
+    rates = {trial.microbatch: trial.microbatch / trial.step_seconds for trial in found.known.trials}
+    assert num_probes <= 6
+    assert rates[found.answer] >= 0.97 * max(rates.values())
+    assert found.answer <= 4 * turn
+
+
+def test_a_confirmation_that_fails_gives_another_answer_that_ran():
+    found = Search(Fastest(limit_bytes=LIMIT_BYTES), Bounds(cap=64), choose=fastest_fit)
+    failed = None
+    while (ask := found.ask()) is not None:
+        fits = not (ask.confirms and failed in (None, ask.microbatch))
+        failed = failed or (ask.microbatch if not fits else None)
+        found.tell(ask.microbatch, fits=fits, peak_bytes=1 if fits else None, step_seconds=4 + ask.microbatch)
+    assert failed is not None
+    assert found.answer != failed
+    assert found.confirmed
+
+
+def test_it_goes_down_where_the_first_size_does_not_fit():
+    found, _ = search(lambda size: 1 + size, largest=3)
+    assert found.answer == 3
+    assert found.stopped_by == "rate"
