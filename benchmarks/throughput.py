@@ -1,8 +1,8 @@
 """Check the goal `fastest` against brute force: every size up to a cap is timed, and brim's choice is looked up there.
 
 Brute force goes over all sizes several times, so that what disturbs the machine for a while disturbs no size alone, and
-takes the quickest step of each size. Every size has processes of its own, as in a job, which runs one size only. Both it
-and brim's probes are timed by the CPU time of one thread.
+takes the quickest step of each size. Every size has processes of its own, as in a job, which runs one size only. Both
+it and brim's probes are timed by the CPU time of one thread.
 
     python benchmarks/throughput.py [--cap N] [--out FILE]
 """
