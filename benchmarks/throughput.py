@@ -1,7 +1,8 @@
 """Check the goal `fastest` against brute force: every size up to a cap is timed, and brim's choice is looked up there.
 
 Brute force goes over all sizes several times, so that what disturbs the machine for a while disturbs no size alone, and
-takes the quickest step of each size. Both it and brim's probes are timed by the CPU time of one thread.
+takes the quickest step of each size. Every size has processes of its own, as in a job, which runs one size only. Both
+it and brim's probes are timed by the CPU time of one thread.
 
     python benchmarks/throughput.py [--cap N] [--out FILE]
 """
@@ -12,7 +13,6 @@ import argparse
 import json
 import os
 import platform
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,29 +20,36 @@ import torch
 from rich.table import Table
 
 import brim
-from brim.cases import Case
-from brim.workload import load, prepare
+from brim.finding.find import FASTEST_STEPS
+from brim.searching import Known
 from report import Target, make_console, print_targets
 
 HERE = Path(__file__).resolve().parent
 DEFAULT_OUT = HERE / "results" / "throughput.json"
 WORKLOADS = tuple(f"{HERE}/steady_workloads.py:{name}" for name in ("ConvNet", "LongAttention", "EmbeddingMlp"))
 CAP = 24
-NUM_ROUNDS = 6
+NUM_ROUNDS = 2
+
+
+class EverySize:
+    """Tries every size once, in rising order."""
+
+    name = "every size"
+
+    def propose(self, known: Known) -> int | None:
+        """Return the next size."""
+        size = len(known.trials) + 1
+        return size if size <= known.bounds.cap else None
 
 
 def brute_force(address: str, cap: int) -> dict[int, float]:
-    """Return samples per second of every size."""
-    workload = prepare(load(address), Case({}), torch.device("cpu"))
-    workload.build()
+    """Return samples per second of every size, each in processes of its own."""
     quickest = dict.fromkeys(range(1, cap + 1), float("inf"))
     for _ in range(NUM_ROUNDS):
-        for size in quickest:
-            batch = workload.batch(size)
-            for _ in range(2):
-                started = time.perf_counter()
-                workload.step(batch)
-                quickest[size] = min(quickest[size], time.perf_counter() - started)
+        settings = {"strategy": EverySize(), "cap": cap, "steps": FASTEST_STEPS, "cache": False}
+        finding = brim.find(address, device="cpu", memory="4GiB", **settings)[0]
+        for probe in finding.probes:
+            quickest[probe.microbatch] = min(quickest[probe.microbatch], *probe.timings)
     return {size: size / seconds for size, seconds in quickest.items()}
 
 
