@@ -5,12 +5,13 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 JOBS   ?= 2
 
-.PHONY: help demo browser test test-gpu check lint types imports benchmark clean
+.PHONY: help demo browser test test-long test-gpu check lint types imports benchmark clean
 
 help:
 	@echo "make demo       run the main job on a built-in workload"
 	@echo "make test       run the tests"
 	@echo "make check      lint, types, import contract, then the tests"
+	@echo "make test-long  the tests that take long: many ranks, whole frameworks"
 	@echo "make test-gpu   the tests that need a CUDA device"
 	@echo "make benchmark  compare with the peers; writes benchmarks/results/"
 	@echo "make clean      remove the virtual environment and caches"
@@ -45,7 +46,10 @@ browser: $(VENV)/.installed-dev
 	  || { echo "The tests need a browser. Install Chromium: apt-get install chromium"; exit 1; }; }
 
 test: $(VENV)/.installed-dev browser
-	$(BIN)/python -m pytest -n $(JOBS) -m "not gpu" $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) -m "not gpu and not long" $(ARGS)
+
+test-long: $(VENV)/.installed-dev browser
+	$(BIN)/python -m pytest -n $(JOBS) -m "long and not gpu" $(ARGS)
 
 test-gpu: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m gpu $(ARGS)

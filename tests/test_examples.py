@@ -83,6 +83,7 @@ def multicrop_accuracy(folder, *arguments):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_reference_experiment_finds_batches_alike_on_all_ranks_and_counts_every_image_once(tmp_path):
     command, options = multicrop_accuracy(
         tmp_path, "--batch_size", "64", "--start_from_max_crops", "12", "--auto_adjust_batch_size",

@@ -39,6 +39,7 @@ def test_the_largest_microbatch_is_found_and_the_next_percent_does_not_fit():
     assert bigger.probes[0].verdict == "oom"
 
 
+@pytest.mark.long
 def test_every_case_has_an_answer_of_its_own_that_does_not_depend_on_the_others():
     alone = find(f"{SIMPLE}:Evaluate", cases=[{"rows": 256}])
     together = find(f"{SIMPLE}:Evaluate", cases=[{"rows": 128}, {"rows": 256}])

@@ -27,6 +27,7 @@ def test_every_bucket_is_found_and_run_in_turn_with_the_others():
     assert sorted(index for batch in sampler for index in batch) == list(range(len(LENGTHS)))
 
 
+@pytest.mark.long
 def test_what_fits_alone_but_not_in_turn_is_made_smaller():
     findings = find("Keeps", lengths=LENGTHS, cap=40)
     for finding in findings:
@@ -35,6 +36,7 @@ def test_what_fits_alone_but_not_in_turn_is_made_smaller():
         assert finding.best_probe is not None, "the smaller size has run and fitted"
 
 
+@pytest.mark.long
 def test_a_model_that_takes_one_length_only_is_an_error():
     with pytest.raises(WorkloadError, match="RuntimeError: The size of tensor a"):
         find("Fixed", lengths=LENGTHS, cap=2)
@@ -48,16 +50,19 @@ def test_a_model_that_takes_one_length_only_is_an_error():
         ({"lengths": LENGTHS, "cases": [{"rows": "long"}]}, InputError, "every case is one length"),
     ],
 )
+@pytest.mark.long
 def test_bad_lengths_are_refused(settings, error, message):
     with pytest.raises(error, match=message):
         find("Texts", **settings)
 
 
+@pytest.mark.long
 def test_a_command_takes_no_lengths():
     with pytest.raises(InputError, match="A command draws its own samples"):
         brim.find(["python", "-c", "{batch}"], lengths=LENGTHS)
 
 
+@pytest.mark.long
 def test_the_command_line_prints_what_the_sampler_takes(brim_cli, tmp_path):
     (tmp_path / "lengths.txt").write_text("\n".join(map(str, LENGTHS)))
     options = ["--device", "cpu", "--memory", "1GiB", "--cap", "2", "--start", "2", "--steps", "1"]

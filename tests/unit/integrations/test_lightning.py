@@ -54,6 +54,7 @@ def make_trainer(callback):
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_the_effective_batch_is_kept_and_the_fit_starts_as_if_there_had_been_no_probe():
     module, callback = Module(), BatchSizeCallback(effective=12, memory="4GiB", cache=False)
     first_weight = module.net[0].weight.detach().clone()
@@ -69,6 +70,7 @@ def test_the_effective_batch_is_kept_and_the_fit_starts_as_if_there_had_been_no_
     assert module.trainer is trainer
 
 
+@pytest.mark.long
 def test_without_an_effective_batch_the_largest_is_taken():
     module, callback = Module(batch_size=4), BatchSizeCallback(cap=8, memory="4GiB", cache=False, steps=2)
     trainer = make_trainer(callback)
@@ -77,6 +79,7 @@ def test_without_an_effective_batch_the_largest_is_taken():
     assert trainer.accumulate_grad_batches == 1
 
 
+@pytest.mark.long
 def test_a_module_without_a_batch_size_is_told_where_to_put_it():
     module = Module()
     del module.batch_size
@@ -84,12 +87,14 @@ def test_a_module_without_a_batch_size_is_told_where_to_put_it():
         make_trainer(BatchSizeCallback()).fit(module)
 
 
+@pytest.mark.long
 def test_a_version_too_old_says_which_is_needed(monkeypatch):
     monkeypatch.setattr(extras.importlib.metadata, "version", lambda package: "2.0.1")
     with pytest.raises(InputError, match=r"lightning 2\.0\.1 is installed, and 2\.5 or newer is needed"):
         BatchSizeCallback()
 
 
+@pytest.mark.long
 def test_under_ddp_both_ranks_take_what_fits_both(tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "BRIM_CACHE_DIR": str(tmp_path)}

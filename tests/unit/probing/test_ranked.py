@@ -39,11 +39,13 @@ def test_the_largest_microbatch_fits_on_every_rank():
     assert less.probes[0].detail.startswith("rank 1: ")
 
 
+@pytest.mark.long
 def test_sharded_parameters_are_what_the_optimizer_updates():
     finding = find("Sharded", memory="3GiB", cap=2, start=2)[0]
     assert [probe.calls["optimizer"] for probe in finding.probes] == [2, 2]
 
 
+@pytest.mark.long
 def test_ranks_start_afresh_where_nothing_may_be_forked():
     address = f"{WORKLOADS}/ranked_threads.py:Train"
     finding = brim.find(address, device="cpu", memory="1GiB", cache=False, ranks=2, start=2, cap=2, steps=1)[0]
@@ -51,6 +53,7 @@ def test_ranks_start_afresh_where_nothing_may_be_forked():
 
 
 @pytest.mark.parametrize(("name", "rank"), [("ForwardFails", 1), ("BackwardFails", 0)])
+@pytest.mark.long
 def test_an_oom_on_one_rank_is_an_oom_of_all(name, rank):
     finding = find(name, start=4, cap=4)[0]
     assert finding.probes[0].verdict == "oom"
@@ -62,11 +65,13 @@ def test_an_oom_on_one_rank_is_an_oom_of_all(name, rank):
     ("name", "how"),
     [("Killed", r"\(rank 1\) was ended by SIGKILL"), ("Hangs", r"made no progress for 8 s .*\(rank 1 was behind\)")],
 )
+@pytest.mark.long
 def test_a_rank_that_dies_or_hangs_is_unclear_and_never_a_hang(name, how):
     with pytest.raises(UnclearError, match=how):
         find(name, start=1, cap=1, timeout=8)
 
 
+@pytest.mark.long
 def test_an_error_on_one_rank_is_raised_with_its_traceback():
     with pytest.raises(WorkloadError, match="rank 1: ZeroDivisionError: only here") as caught:
         find("Raises", cap=1)
@@ -81,11 +86,13 @@ def test_an_error_on_one_rank_is_raised_with_its_traceback():
         ({"isolate": False}, "2 ranks are 2 processes"),
     ],
 )
+@pytest.mark.long
 def test_bad_ranks_are_refused(settings, message):
     with pytest.raises(InputError, match=message):
         find("Train", **settings)
 
 
+@pytest.mark.long
 def test_a_command_starts_its_ranks_itself():
     with pytest.raises(InputError, match="torchrun --nproc-per-node=2"):
         brim.find(["python", "-c", "{batch}"], ranks=2)
