@@ -11,7 +11,7 @@ for _schema in (
 ):
     _library.define(_schema)
 
-import timm  # noqa: E402
-import torchvision  # noqa: E402
+import timm  # noqa: E402  it imports torchvision, which needs the operators above
+import torchvision  # noqa: E402  needs the operators above
 
 __all__ = ["timm", "torchvision"]

@@ -6,9 +6,9 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console, RenderableType
 from rich.text import Text
@@ -27,19 +27,27 @@ from brim.reporting.prediction import Predicted, answer_table, gpus_table, legen
 from brim.reporting.table import findings_table, history_table, notes_of
 from brim.units import format_bytes
 
+T = TypeVar("T")
 _PIPE_WIDTH = 140
 
 
+def observer() -> AbstractContextManager[Observer]:
+    """Return a live view on a terminal, log lines elsewhere, both on standard error."""
+    return live_or_lines(LiveObserver, LogObserver)
+
+
 @contextmanager
-def observer() -> Iterator[Observer]:
-    """Yield a live view on a terminal, log lines elsewhere, both on standard error."""
+def live_or_lines(
+    live: Callable[[Console], AbstractContextManager[T]], lines: Callable[[logging.Logger], T]
+) -> Iterator[T]:
+    """Yield the live view where standard error is a terminal, else what writes its lines there."""
     console = Console(stderr=True)
     if console.is_terminal:
-        with LiveObserver(console) as live:
-            yield live
+        with live(console) as view:
+            yield view
         return
     with log_lines() as logger:
-        yield LogObserver(logger)
+        yield lines(logger)
 
 
 @contextmanager

@@ -5,12 +5,11 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
-from rich.console import Console
 from rich.text import Text
 
-from brim.cli.output import log_lines, print_json, results_console
+from brim.cli.output import live_or_lines, print_json, results_console
 from brim.reporting.sweep import MOST_ROWS, plan_table, results_csv, results_table, summary
 from brim.reporting.sweep_live import LiveSweepObserver
 from brim.sweeping.memory_check import MemoryCheck, warnings_of
@@ -18,16 +17,9 @@ from brim.sweeping.observer import LogSweepObserver, SweepObserver, describe_con
 from brim.sweeping.results import PLANNED, SweepResults, TrialResult, overview
 
 
-@contextmanager
-def sweep_observer() -> Iterator[SweepObserver]:
-    """Yield a live view of a sweep on a terminal, log lines elsewhere, both on standard error."""
-    console = Console(stderr=True)
-    if console.is_terminal:
-        with LiveSweepObserver(console) as live:
-            yield live
-        return
-    with log_lines() as logger:
-        yield LogSweepObserver(logger)
+def sweep_observer() -> AbstractContextManager[SweepObserver]:
+    """Return a live view of a sweep on a terminal, log lines elsewhere, both on standard error."""
+    return live_or_lines(LiveSweepObserver, LogSweepObserver)
 
 
 @contextmanager

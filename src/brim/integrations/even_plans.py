@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from brim.devices import Device
+from brim.errors import InputError
 from brim.findings import Finding
 from brim.planning import BatchPlan
-from brim.planning.batch_plan import gives
+from brim.planning.batch_plan import check_shares, gives
 from brim.searching import Among, Bounds, Guided
 from brim.searching.among import divisors
 
@@ -17,10 +18,27 @@ def among_divisors(share: int, *, start: int, device: Device) -> tuple[Bounds, A
     return bounds, Among(sizes=sizes, inner=Guided(limit_bytes=device.limit_bytes, noise=device.noise))
 
 
+def even_share(effective: int, *, ranks: int) -> int:
+    """Return the samples of each rank; refuse what they cannot share alike, because frameworks know one size for all.
+
+    >>> even_share(512, ranks=2)
+    256
+    """
+    check_shares(effective, ranks=ranks)
+    share, left_over = divmod(effective, ranks)
+    if left_over:
+        below = effective - left_over
+        raise InputError(
+            f"Effective batch {effective:,} does not divide over {ranks:,} ranks, which all have the same batch here. "
+            f"Use {below:,} or {below + ranks:,}."
+        )
+    return share
+
+
 def split_evenly(effective: int, finding: Finding, *, ranks: int) -> BatchPlan:
     """Return the plan for a microbatch that divides the share of a rank."""
     assert finding.microbatch is not None
-    return gives(finding.microbatch, accumulation=effective // ranks // finding.microbatch, ranks=ranks)
+    return gives(finding.microbatch, accumulation=even_share(effective, ranks=ranks) // finding.microbatch, ranks=ranks)
 
 
 def arithmetic(plan: BatchPlan) -> str:

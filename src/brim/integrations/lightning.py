@@ -24,12 +24,11 @@ from brim.errors import InputError, NothingFitsError
 from brim.finding.in_job import JobSearch, Ranks
 from brim.finding.observer import LogObserver
 from brim.findings import Finding
-from brim.integrations.even_plans import among_divisors, arithmetic, split_evenly
+from brim.integrations.even_plans import among_divisors, arithmetic, even_share, split_evenly
 from brim.integrations.extras import require
 from brim.integrations.samples import Repeated, longest_sample, num_elements
 from brim.integrations.telling import identity, job_logger
 from brim.planning import BatchPlan
-from brim.planning.batch_plan import check_shares
 from brim.probing.loop import LoopProber
 from brim.searching import Bounds
 
@@ -98,7 +97,7 @@ class BatchSizeCallback(pl.Callback):
             logger.info("training with %s %d", self._name, self.finding.microbatch)
 
     def _owner(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> Any:
-        for owner in (trainer.datamodule, pl_module):  # type: ignore[attr-defined]
+        for owner in (trainer.datamodule, pl_module):  # type: ignore[attr-defined]  # its type lacks it
             if owner is not None and isinstance(getattr(owner, self._name, None), int):
                 return owner
         raise InputError(
@@ -117,8 +116,7 @@ class BatchSizeCallback(pl.Callback):
             cap = self._cap or GROWTH * now
             bounds = Bounds(cap=cap, start=min(now, cap))
         else:
-            check_shares(self._effective, ranks=ranks.count)
-            share = self._effective // ranks.count
+            share = even_share(self._effective, ranks=ranks.count)
             bounds, strategy = among_divisors(share, start=now, device=device)
 
         def loop(size: int) -> None:

@@ -22,12 +22,11 @@ from brim.errors import InputError, NothingFitsError
 from brim.finding.in_job import JobSearch, Ranks
 from brim.finding.observer import LogObserver
 from brim.findings import Finding, Verdict
-from brim.integrations.even_plans import among_divisors, arithmetic, split_evenly
+from brim.integrations.even_plans import among_divisors, arithmetic, even_share, split_evenly
 from brim.integrations.extras import require
 from brim.integrations.samples import Repeated, longest_sample, num_elements
 from brim.integrations.telling import identity, job_logger
 from brim.planning import BatchPlan
-from brim.planning.batch_plan import check_shares
 from brim.probing.loop import LoopProber
 from brim.probing.verdicts import classify
 from brim.searching import Bounds
@@ -108,8 +107,7 @@ def fit_arguments(
     plan = train = evaluation = generate = None
     if trainer.train_dataset is not None:
         effective = effective or args.train_batch_size * args.gradient_accumulation_steps * ranks.count
-        check_shares(effective, ranks=ranks.count)
-        train = job.find_train(trainer, effective // ranks.count)
+        train = job.find_train(trainer, even_share(effective, ranks=ranks.count))
         plan = split_evenly(effective, train, ranks=ranks.count)
         args.per_device_train_batch_size, args.gradient_accumulation_steps = plan.microbatch, plan.accumulation
         job.tell(f"training with {arithmetic(plan)}")

@@ -50,13 +50,11 @@ def test_a_model_that_takes_one_length_only_is_an_error():
         ({"lengths": LENGTHS, "cases": [{"rows": "long"}]}, InputError, "every case is one length"),
     ],
 )
-@pytest.mark.long
 def test_bad_lengths_are_refused(settings, error, message):
     with pytest.raises(error, match=message):
         find("Texts", **settings)
 
 
-@pytest.mark.long
 def test_a_command_takes_no_lengths():
     with pytest.raises(InputError, match="A command draws its own samples"):
         brim.find(["python", "-c", "{batch}"], lengths=LENGTHS)

@@ -59,7 +59,6 @@ def test_it_goes_down_when_the_first_size_does_not_fit():
     assert decorate(Job(largest=5), starting_batch_size=8)() == 5
 
 
-@pytest.mark.long
 def test_probes_are_ended_after_a_few_steps_and_the_run_starts_as_if_there_had_been_none():
     job = Job(num_steps=50)
     assert decorate(job, starting_batch_size=4, cap=8, steps=3)() == 8
@@ -68,7 +67,6 @@ def test_probes_are_ended_after_a_few_steps_and_the_run_starts_as_if_there_had_b
     assert job.starts[0] == job.starts[1] == job.starts[2]
 
 
-@pytest.mark.long
 def test_a_call_after_the_first_does_not_search_again():
     job = Job(largest=10)
     run = decorate(job, starting_batch_size=10, cap=10)
@@ -90,7 +88,6 @@ def test_another_process_remembers_and_confirms_with_one_probe():
     assert inner.calls == [10, 10]
 
 
-@pytest.mark.long
 def test_a_run_that_is_out_of_memory_later_starts_again_smaller_and_that_is_remembered(caplog):
     job = Job(largest=40, largest_in_run=37)
     assert decorate(job, cache=True, starting_batch_size=40, cap=40)() == 36
@@ -99,7 +96,6 @@ def test_a_run_that_is_out_of_memory_later_starts_again_smaller_and_that_is_reme
     assert History(warn=pytest.fail).newest(1)[0].finding.microbatch == 36
 
 
-@pytest.mark.long
 def test_the_users_own_rule_of_reducing_is_followed():
     sizes = iter([7, 5])
     job = Job(largest=16, largest_in_run=5)
@@ -107,20 +103,17 @@ def test_the_users_own_rule_of_reducing_is_followed():
     assert job.calls[-3:] == [16, 7, 5]
 
 
-@pytest.mark.long
 def test_nothing_fits_is_said_with_what_helps():
     run = decorate(Job(largest=0), starting_batch_size=8)
     with pytest.raises(NothingFitsError, match="smallest tried was 1"):
         run()
 
 
-@pytest.mark.long
 def test_a_limit_that_the_process_has_passed_already_is_refused():
     with pytest.raises(DeviceError, match=r"holds .* before the first probe, and the limit is 9\.00 MiB"):
         decorate(Job(), memory="10MiB")()
 
 
-@pytest.mark.long
 def test_an_error_of_the_function_is_no_lack_of_memory():
     def broken(batch_size):
         nn.Linear(4, 1)(torch.ones(batch_size, 5))
@@ -129,7 +122,6 @@ def test_an_error_of_the_function_is_no_lack_of_memory():
         decorate(broken)()
 
 
-@pytest.mark.long
 def test_a_batch_size_passed_by_hand_is_refused_as_accelerate_does():
     with pytest.raises(TypeError, match="Leave out the batch size"):
         decorate(Job().__call__)(32)
@@ -137,7 +129,6 @@ def test_a_batch_size_passed_by_hand_is_refused_as_accelerate_does():
         decorate(Job(), kind="test")
 
 
-@pytest.mark.long
 def test_an_evaluation_is_ended_after_forward_passes():
     model, num_passes = nn.Linear(4, 1), 0
 

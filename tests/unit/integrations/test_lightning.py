@@ -54,7 +54,6 @@ def make_trainer(callback):
     )  # fmt: skip
 
 
-@pytest.mark.long
 def test_the_effective_batch_is_kept_and_the_fit_starts_as_if_there_had_been_no_probe():
     module, callback = Module(), BatchSizeCallback(effective=12, memory="4GiB", cache=False)
     first_weight = module.net[0].weight.detach().clone()
@@ -79,7 +78,6 @@ def test_without_an_effective_batch_the_largest_is_taken():
     assert trainer.accumulate_grad_batches == 1
 
 
-@pytest.mark.long
 def test_a_module_without_a_batch_size_is_told_where_to_put_it():
     module = Module()
     del module.batch_size
@@ -87,7 +85,6 @@ def test_a_module_without_a_batch_size_is_told_where_to_put_it():
         make_trainer(BatchSizeCallback()).fit(module)
 
 
-@pytest.mark.long
 def test_a_version_too_old_says_which_is_needed(monkeypatch):
     monkeypatch.setattr(extras.importlib.metadata, "version", lambda package: "2.0.1")
     with pytest.raises(InputError, match=r"lightning 2\.0\.1 is installed, and 2\.5 or newer is needed"):

@@ -46,7 +46,6 @@ def scoring(lengths):
     ]
 
 
-@pytest.mark.long
 def test_scores_are_the_same_and_shorter_requests_get_larger_batches(parts):
     model, tokenizer = parts
     requests = scoring([40, 4, 38, 5, 6, 36, 5, 4, 35, 7, 39, 6])
@@ -63,7 +62,6 @@ def test_scores_are_the_same_and_shorter_requests_get_larger_batches(parts):
     assert short_batch == 7  # all there are
 
 
-@pytest.mark.long
 def test_generation_is_probed_by_generating_and_gives_the_same_texts(parts):
     model, tokenizer = parts
     settings = {"until": ["w0"], "max_gen_toks": 4, "do_sample": False}

@@ -82,7 +82,6 @@ def test_the_largest_divisor_that_fits_is_filled_in_and_the_model_is_as_it_was(m
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.long
 def test_generation_is_probed_by_generating(tmp_path):
     model = Limited(CONFIG, largest=6)
     args = arguments(tmp_path, per_device_eval_batch_size=12)
@@ -98,7 +97,6 @@ def test_generation_is_probed_by_generating(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.long
 def test_training_that_runs_out_starts_again_from_the_first_weights_with_the_same_effective_batch(model, tmp_path):
     args = arguments(tmp_path, per_device_train_batch_size=16, max_steps=2)
     starts = []
@@ -133,14 +131,12 @@ def test_a_real_limit_ends_the_search_for_the_microbatch(tmp_path):
     assert fitted.train.stopped_by == "memory"
 
 
-@pytest.mark.long
 def test_a_version_too_old_says_which_is_needed(monkeypatch, tmp_path):
     monkeypatch.setattr(extras.importlib.metadata, "version", lambda package: "4.38.2")
     with pytest.raises(InputError, match=r"transformers 4\.38\.2 is installed, and 5\.0 or newer is needed"):
         fit_arguments(lambda args: None, None)
 
 
-@pytest.mark.long
 def test_a_trainer_without_data_is_refused(tmp_path):
     args = arguments(tmp_path)
     with pytest.raises(InputError, match="neither train_dataset nor eval_dataset"):

@@ -86,13 +86,11 @@ def test_an_error_on_one_rank_is_raised_with_its_traceback():
         ({"isolate": False}, "2 ranks are 2 processes"),
     ],
 )
-@pytest.mark.long
 def test_bad_ranks_are_refused(settings, message):
     with pytest.raises(InputError, match=message):
         find("Train", **settings)
 
 
-@pytest.mark.long
 def test_a_command_starts_its_ranks_itself():
     with pytest.raises(InputError, match="torchrun --nproc-per-node=2"):
         brim.find(["python", "-c", "{batch}"], ranks=2)

@@ -133,7 +133,6 @@ def test_scripts_that_end_otherwise_have_their_verdict(behaviour, verdict, num_s
         ("unknown", "exit code 1 before its first step: there is no behaviour unknown"),
     ],
 )
-@pytest.mark.long
 def test_a_failure_is_raised_with_its_reason_and_a_log(behaviour, message):
     with pytest.raises(WorkloadError, match=message) as caught:
         find_odd(behaviour)
@@ -148,7 +147,6 @@ def test_data_that_ends_before_the_batch_is_no_answer():
         find_odd("small_data", cap=64, strategy=brim.searching.Doubling(), start=4)
 
 
-@pytest.mark.long
 def test_a_command_without_a_step_is_ended_after_the_timeout():
     with pytest.raises(WorkloadError, match="no step was seen within 1 s"):
         find("-c", "import threading; threading.Event().wait()  # {batch}", timeout=1)
@@ -165,7 +163,6 @@ def test_a_command_without_a_step_is_ended_after_the_timeout():
         ([], {}, "is empty"),
     ],
 )
-@pytest.mark.long
 def test_bad_commands_are_refused_before_anything_runs(words, settings, message):
     with pytest.raises(InputError, match=message):
         brim.find(words, **settings)
@@ -213,14 +210,12 @@ def test_the_command_line_takes_a_command_and_cases(brim_cli):
     assert (document["workload"], document["findings"][0]["case"]) == ("plain.py", {"width": 32})
 
 
-@pytest.mark.long
 def test_a_command_without_its_dashes_is_told_where_they_go(brim_cli):
     run = brim_cli("find", "python", "train.py", "--batch_size", "{batch}")
     assert run.returncode == 2
     assert "A command goes after --" in run.stderr
 
 
-@pytest.mark.long
 def test_an_environments_own_sitecustomize_still_runs(tmp_path, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")])))
@@ -228,7 +223,6 @@ def test_an_environments_own_sitecustomize_still_runs(tmp_path, monkeypatch):
     assert (tmp_path / "ran").exists()
 
 
-@pytest.mark.long
 def test_killing_brim_ends_the_command(tmp_path):
     sleep = f"import threading; threading.Event().wait()  # {{batch}} {tmp_path}"
     code = f"import brim; brim.find([{sys.executable!r}, '-c', {sleep!r}])"
