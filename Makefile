@@ -11,7 +11,7 @@ help:
 	@echo "make demo       run the main job on a built-in workload"
 	@echo "make test       run the tests"
 	@echo "make check      lint, types, import contract, then the tests"
-	@echo "make test-long  the tests that take long: many ranks, whole frameworks"
+	@echo "make test-long  the tests that take long: many ranks, whole frameworks, new examples"
 	@echo "make test-gpu   the tests that need a CUDA device"
 	@echo "make benchmark  compare with the peers; writes benchmarks/results/"
 	@echo "make clean      remove the virtual environment and caches"
@@ -50,6 +50,7 @@ test: $(VENV)/.installed-dev browser
 
 test-long: $(VENV)/.installed-dev browser
 	$(BIN)/python -m pytest -n $(JOBS) -m "long and not gpu" $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --hypothesis-profile explore $$(grep -rl --include='test_*.py' hypothesis tests/unit)
 
 test-gpu: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m gpu $(ARGS)

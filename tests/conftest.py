@@ -13,7 +13,10 @@ import psutil
 import pytest
 
 # A busy machine is no fault of the law that is tested.
-hypothesis.settings.register_profile("brim", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+_SLOW = [hypothesis.HealthCheck.too_slow]
+# The same examples in every run, so that a change alone can turn a test red; `make test-long` looks for new ones.
+hypothesis.settings.register_profile("brim", deadline=None, suppress_health_check=_SLOW, derandomize=True)
+hypothesis.settings.register_profile("explore", deadline=None, suppress_health_check=_SLOW, max_examples=1000)
 hypothesis.settings.load_profile("brim")
 
 # Run as programs, never imported.

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 
 from brim.planning.batch_plan import BatchPlan, check_count, fewest_microbatches, gives
 
 # How many times the fewest microbatches an exact even plan may take before missing the target is the better deal.
 _MOST_STEPS = 2
-# How many microbatches more are looked at, however many the fewest are.
-_MOST_MORE = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +49,7 @@ def at_microbatch(target: int, *, microbatch: int, ranks: int = 1) -> list[EvenC
     """
     for name, value in (("effective", target), ("microbatch", microbatch), ("ranks", ranks)):
         check_count(name, value)
-    steps = target / (microbatch * ranks)
-    around = sorted({max(1, math.floor(steps)), math.ceil(steps)})
+    around = _around(Fraction(target, microbatch * ranks))
     choices = [EvenChoice(plan=gives(microbatch, accumulation=each, ranks=ranks), target=target) for each in around]
     return sorted(choices, key=lambda choice: abs(choice.difference))
 
@@ -65,17 +63,22 @@ def nearest_even(target: int, *, largest: int, ranks: int = 1) -> EvenChoice:
     for name, value in (("effective", target), ("largest", largest), ("ranks", ranks)):
         check_count(name, value)
     fewest = fewest_microbatches(target, largest=largest, ranks=ranks)
-    most = min(_MOST_STEPS * fewest, fewest + _MOST_MORE)
+    share = Fraction(target, ranks)
 
     def miss(steps: int, size: int) -> tuple[int, int, int]:
         difference = size * steps * ranks - target
         return abs(difference), steps, difference
 
-    settings = [
-        (steps, size)
-        for steps in range(max(1, fewest - 1), most + 1)
-        for size in {max(1, target // (ranks * steps)), math.ceil(target / (ranks * steps))}
-        if size <= largest
-    ]
-    steps, size = min(settings, key=lambda found: miss(*found))
+    most = _MOST_STEPS * fewest
+    if fewest <= largest:
+        found = [(steps, size) for steps in range(max(1, fewest - 1), most + 1) for size in _around(share / steps)]
+    else:
+        found = [(steps, size) for size in range(1, largest + 1) for steps in _around(share / size)]
+    allowed = [(steps, size) for steps, size in found if steps <= most and size <= largest]
+    steps, size = min(allowed, key=lambda setting: miss(*setting))
     return EvenChoice(plan=gives(size, accumulation=steps, ranks=ranks), target=target)
+
+
+def _around(value: Fraction) -> list[int]:
+    """Return the whole numbers next to a value, from 1 on, the smaller first."""
+    return sorted({max(1, math.floor(value)), math.ceil(value)})

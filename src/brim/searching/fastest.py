@@ -65,19 +65,23 @@ class Fastest:
 
     def _grow(self, known: Known, largest: int) -> int | None:
         """Return a larger size that should fit, or None where there is none."""
-        if known.smallest_oom is not None:
+        failed = known.smallest_oom
+        target = min(float(largest * GROWTH), self._fitting(known, largest))
+        if failed is not None and not MORE * largest <= target < failed:
             target = float(known.middle or largest)
-        else:
-            target = min(float(largest * GROWTH), self._fitting(known, largest))
         size = known.bounds.clamp(target)
         return size if size >= MORE * largest else None
 
     def _fitting(self, known: Known, largest: int) -> float:
-        """Return where the line through the measured peaks meets the limit."""
+        """Return where the line through the measured peaks meets the limit; one peak alone is a share of every sample.
+
+        What one peak says is too low, by what the job needs without samples: of use only where more was too much.
+        """
         peaks = dict(known.peaks)
         smaller = [size for size in peaks if size < largest and peaks[size] < peaks.get(largest, 0)]
         if not smaller:
-            return math.inf
+            peak = peaks.get(largest)
+            return largest * self.limit_bytes / peak if peak and known.smallest_oom else math.inf
         slope = (peaks[largest] - peaks[max(smaller)]) / (largest - max(smaller))
         return largest + (self.limit_bytes - peaks[largest]) / slope
 

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import brim
@@ -56,6 +56,7 @@ def test_a_split_is_exact(total, num_parts):
 
 
 @given(target=COUNTS, largest=st.integers(1, 200), ranks=st.integers(1, 16))
+@example(target=2003, largest=2, ranks=1)
 def test_the_nearest_even_choice_is_even_and_fits(target, largest, ranks):
     choice = nearest_even(target, largest=largest, ranks=ranks)
     assert choice.plan.is_even
@@ -134,6 +135,7 @@ def test_many_microbatches_are_written_short():
 
 
 @given(target=COUNTS, largest=st.integers(1, 200), ranks=st.integers(1, 16))
+@example(target=2003, largest=2, ranks=1)
 def test_the_nearest_even_choice_is_the_nearest_with_up_to_twice_the_steps(target, largest, ranks):
     fewest = -(-target // (ranks * largest))
     misses = [
