@@ -85,7 +85,7 @@ class Server:
         reusable = (
             sys.platform == "linux"
             and self._device_name == "cpu"
-            and _num_threads() == num_threads
+            and (_num_threads() == num_threads or _num_threads_after_fork() == 1)
             and not torch.cuda.is_initialized()
         )
         if len(self._limits_bytes) > 1:
@@ -186,6 +186,7 @@ class Server:
         except TraceError as error:
             self._emit({**traced, "problem": str(error)})
         else:
+            traced["baseline_bytes"] = curve.baseline_bytes
             self._emit({**traced, "points": sorted(curve.live.items()), "slope": curve.slope})
 
     def _requests(self) -> Iterator[dict[str, Any]]:
@@ -213,6 +214,18 @@ def _prepare_to_trace() -> int:
 def _num_threads() -> int:
     tasks = Path("/proc/self/task")
     return len(list(tasks.iterdir())) if tasks.exists() else 0
+
+
+def _num_threads_after_fork() -> int:
+    """Fork once and return how many threads are left here.
+
+    Libraries that know of forks end their threads before one, as OpenBLAS does with those that importing scipy starts.
+    """
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    return _num_threads()
 
 
 def _describe(error: BaseException) -> str:

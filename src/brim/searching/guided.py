@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from brim.searching.curve import MemoryCurve
 from brim.searching.known import Known
 
-# The search ends when the peak is within this share of the limit, as far as equal runs agree.
+# The search ends when the peak is within this share of the limit.
 CLOSE_ENOUGH = 0.01
-# Which share of the noise between equal runs is added to that: all of it would cost three percent of the batch.
+# Which share of the noise between equal runs is added to that once a larger size than the first has fitted: the next
+# would cost a probe, gain less than that, and as likely fail as fit.
 NOISE_ALLOWED = 1 / 3
 # After an OOM that the line did not foresee, the next size lies this share below the one that failed.
 STEP_BACK = 0.04
@@ -25,12 +26,9 @@ STEP_BACK = 0.04
 LIVE_SLOPE = 1.25
 # The same before the allocator was asked near the limit: only to know where to ask it.
 _GROWN_SLOPE = 1.2
-# Measured bytes per byte that the process grew by when the allocator was asked: what kernels and their libraries take.
-# Source: benchmarks/workloads.py and benchmarks/gpt2.py showed 1.00 to 1.05 near a limit of 0.75 GiB.
-KERNELS = 1.03
 # What the allocator wastes is an accident of the heap, so that much more of it is expected than was seen, as a share.
-# Source: benchmarks/workloads.py and examples/finetune.py, where equal runs waste up to a fourth more or less.
-HEAP_DOUBT = 0.25
+# Source: `benchmarks/replay.py`, where real runs mostly waste up to a half more than the replay.
+HEAP_DOUBT = 0.5
 # More than this, as a ratio, is no waste but what a process takes once, however large the batch: 64 MiB and more.
 MOST_WASTE = 2.0
 # How far a size may be from another, as a ratio, for the allocator to treat them alike.
@@ -48,15 +46,15 @@ def first_slope(
 ) -> float:
     """Return the slope to start with, from the growth of a process at the size nearest to `goal` where it is known.
 
-    >>> round(first_slope(backed=True, goal=100, live={32: 400, 90: 1000}, grown={32: 900, 90: 1100}), 2)
-    1.16
+    >>> round(first_slope(backed=True, goal=100, live={32: 400, 90: 1000}, grown={32: 900, 90: 1100}), 3)
+    1.15
     """
     near = [size for size in grown or {} if goal <= _NEAR * size and size <= _NEAR * goal]
     if not near or live is None or grown is None:
         return _GROWN_SLOPE if backed else LIVE_SLOPE
     nearest = min(near, key=lambda size: abs(size - goal))
-    waste = min(MOST_WASTE, max(1.0, grown[nearest] / max(live[nearest], 1)))
-    return waste * (KERNELS + HEAP_DOUBT * (waste - 1))
+    waste = min(MOST_WASTE, max(1.0, grown[nearest] / max(live[nearest], 1))) - 1
+    return 1 + (1 + HEAP_DOUBT) * waste
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,12 +86,12 @@ class Guided:
             return self._step_down(known)
         if low == bounds.largest or (high is not None and high - low <= self._resolution(known, high)):
             return None
-        if dict(known.peaks).get(low, 0) >= (1 - CLOSE_ENOUGH - NOISE_ALLOWED * self.noise) * self.limit_bytes:
+        if dict(known.peaks).get(low, 0) >= (1 - self._close_enough(known)) * self.limit_bytes:
             return None
         most = self._reach(known, low, self.limit_bytes, slope=1.0)
         if most < low + bounds.multiple_of:
             return None  # the traced bytes alone, without any waste, would not fit
-        aim = (1 - max(CLOSE_ENOUGH, self.noise) / 2) * self.limit_bytes
+        aim = (1 - CLOSE_ENOUGH / 2) * self.limit_bytes
         target = bounds.clamp(self._reach(known, low, aim))
         if high is not None and target >= high:
             target = self._below(known, low, high)
@@ -112,6 +110,9 @@ class Guided:
         if self.curve is None:
             return None
         return self.curve.size_at((self.limit_bytes - self.baseline_bytes) / self.first_slope, cap=cap)
+
+    def _close_enough(self, known: Known) -> float:
+        return CLOSE_ENOUGH + (NOISE_ALLOWED * self.noise if len(known.peaks) > 1 else 0.0)
 
     def _resolution(self, known: Known, size: int) -> float:
         """How close to a size that failed is close enough, in samples: exact where no noise can explain the failure."""

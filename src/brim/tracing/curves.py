@@ -28,6 +28,9 @@ MOST_POINTS = 8
 _FEWEST_POINTS = 2
 # How many steps a trace repeats at most; the heap hardly grows after them.
 _MOST_STEPS = 3
+# What kernels and their libraries take for themselves on the CPU, in bytes, whatever the batch.
+# Source: `benchmarks/replay.py`, where real probes took 1 to 4 MiB more than the replay where the heap wastes little.
+KERNEL_BYTES = 4 * 2**20
 # The slope depends on the size it is asked for and the other way round: as often as they may change places.
 _SETTLING = 3
 
@@ -37,7 +40,7 @@ class TracedCurve:
     """What was traced so far.
 
     Attributes:
-        baseline_bytes: What the process holds before the workload is built.
+        baseline_bytes: What the process holds that is no tensor's.
         live: Traced bytes by microbatch.
         grown: By how much a real process grows over the same requests; on the CPU only.
         slope: Measured bytes to expect for each traced one.
@@ -74,7 +77,8 @@ def trace_curve(
         steps: How many steps a probe will run: the CPU's heap still grows after the first.
         backed: Whether the job will run on the CPU and this process may fork, so that the real allocator can be asked.
     """
-    curve = TracedCurve(baseline_bytes=baseline_bytes, slope=first_slope(backed=backed))
+    around_bytes = baseline_bytes + KERNEL_BYTES if backed else baseline_bytes
+    curve = TracedCurve(baseline_bytes=around_bytes, slope=first_slope(backed=backed))
     # The process that traces must be as fresh as a probe's, so it is forked from this one, in which nothing ran yet.
     run = _trace_in_forks if backed else _trace_here
     while len(curve.live) < MOST_POINTS:

@@ -1,0 +1,101 @@
+"""Show by how much real probes on the CPU exceed the replay of a trace through the real allocator.
+
+Each workload is traced at a few sizes with real, untouched memory behind its tensors, then run for real, each in a
+process of its own that is forked from a fresh one; several fresh ones, because their heaps differ. What is left over is
+what kernels and their libraries take (`KERNEL_BYTES` in `brim.tracing.curves`) and the accident of the heap
+(`HEAP_DOUBT` in `brim.searching.guided`).
+
+    python benchmarks/replay.py [--only WORKLOAD] [--processes N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+OUT = HERE / "results" / "replay.json"
+# Sizes at which each fills about 768 MiB and two thirds of it: the limit of `finders.py`.
+WORKLOADS = {
+    "gpt2.py:Gpt2": (90, 134),
+    "workloads.py:ConvNet": (620, 680),
+    "workloads.py:LongAttention": (80, 130),
+    "workloads.py:EmbeddingMlp": (1500, 2200),
+}
+NUM_STEPS = 3
+MEBIBYTE = 2**20
+# Far above what any of them takes.
+LIMIT_BYTES = 8 * 2**30
+
+
+def compare(address: str, sizes: list[int]) -> list[dict[str, Any]]:
+    """Trace and run every size in forks of this process, in which nothing ran yet but imports."""
+    import torch._dynamo  # noqa: F401  optimizers import it, so probes begin with it
+
+    from brim.cases import Case
+    from brim.probing.trial import run_trial
+    from brim.tracing.curves import _in_forks, _trace_with_backing, baseline_in_fork
+    from brim.workload import load
+
+    workload_class = load(address)
+    baseline_bytes = baseline_in_fork()
+
+    def run(size: int) -> dict[str, Any]:
+        from brim.devices import make_meter
+
+        meter = make_meter("cpu")
+        return run_trial(workload_class, Case({}), size, steps=NUM_STEPS, meter=meter, limit_bytes=LIMIT_BYTES)
+
+    rows = []
+    for size in sizes:
+        (traced,) = _in_forks([partial(_trace_with_backing, workload_class, Case({}), size, NUM_STEPS)])
+        (real,) = _in_forks([partial(run, size)])
+        rows.append(
+            {
+                "workload": address,
+                "microbatch": size,
+                "live_bytes": traced["peak_bytes"],
+                "replayed_bytes": traced["grown_bytes"],
+                "real_bytes": real["peak_bytes"] - baseline_bytes,
+            }
+        )
+    return rows
+
+
+def main() -> None:
+    """Compare in several fresh processes, print a line for each size, and write the numbers."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", choices=WORKLOADS, metavar="WORKLOAD", help=", ".join(WORKLOADS))
+    parser.add_argument("--processes", type=int, default=3, metavar="N", help="fresh processes for each workload")
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    os.chdir(HERE)
+    if options.here:
+        print(json.dumps(compare(options.only, list(WORKLOADS[options.only]))))
+        return
+    rows = []
+    for address in [options.only] if options.only else WORKLOADS:
+        for _ in range(options.processes):
+            command = [sys.executable, __file__, "--here", "--only", address]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            for row in json.loads(done.stdout.splitlines()[-1]):
+                rows.append(row)
+                wasted, beyond = row["replayed_bytes"] - row["live_bytes"], row["real_bytes"] - row["replayed_bytes"]
+                print(
+                    f"{address} at {row['microbatch']}: {row['live_bytes'] / MEBIBYTE:.0f} MiB live, "
+                    f"{wasted / MEBIBYTE:+.1f} in the replay, {beyond / MEBIBYTE:+.1f} beyond it in a real run",
+                    flush=True,
+                )
+    if not options.only:
+        OUT.write_text(json.dumps(rows, indent=1) + "\n")
+        print(f"Written: {OUT.relative_to(HERE.parent)}")
+
+
+if __name__ == "__main__":
+    main()
