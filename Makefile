@@ -4,6 +4,8 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 JOBS   ?= 2
+# Tests and benchmarks start thousands of processes: they share what is compiled.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo browser test test-long test-gpu check lint types imports benchmark clean
 

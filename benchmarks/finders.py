@@ -6,7 +6,8 @@ same cap for a workload, the smallest power of two that is at least twice the tr
 workloads have no case, so brim's `estimate` starts from the cap itself (scale 1.0).
 
 The truth is the largest size that a bisection found, each size in a fresh process (see `truth.py`). The allocator is
-a little noisy near the edge, so every answer also runs once more in a fresh process, recorded as `fits_again`.
+a little noisy near the edge: three bisections are made and their median is the truth, and every answer also runs once
+more in a fresh process, recorded as `fits_again`.
 
     python benchmarks/finders.py [--only WORKLOAD] [--repeat N] [--out FILE]
 """
@@ -18,6 +19,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import statistics
 import subprocess
 import sys
 import time
@@ -35,6 +37,7 @@ HERE = Path(__file__).resolve().parent
 DEFAULT_OUT = HERE / "results" / "finders.json"
 LIMIT_BYTES = 768 * 2**20
 NUM_STEPS = 3
+NUM_BISECTIONS = 3
 WORKLOADS = {
     "gpt2": "gpt2.py:Gpt2",
     "convnet": "workloads.py:ConvNet",
@@ -90,10 +93,12 @@ def run_peer(peer: str, address: str, cap: int) -> Run:
 
 
 def find_truth(address: str) -> dict[str, Any]:
-    """Return the truth with the trials that led to it and the workload's sizes."""
-    output = _check(_run(_truth_command(address)))
-    truth: dict[str, Any] = json.loads(output.splitlines()[-1])
-    return truth
+    """Return the median of the bisections' truths, with the trials of all and the workload's sizes."""
+    outputs = [_check(_run(_truth_command(address))) for _ in range(NUM_BISECTIONS)]
+    bisections: list[dict[str, Any]] = [json.loads(output.splitlines()[-1]) for output in outputs]
+    truths = [bisection["truth"] for bisection in bisections]
+    trials = [trial for bisection in bisections for trial in bisection["trials"]]
+    return {"truth": statistics.median_low(truths), "truths": truths, "trials": trials, "sizes": bisections[0]["sizes"]}
 
 
 def run_again(address: str, answers: list[int]) -> dict[int, bool]:
@@ -109,7 +114,7 @@ def compare(name: str, *, repeat: int, console: Console) -> WorkloadResult:
     address = WORKLOADS[name]
     truth = find_truth(address)
     cap = 2 ** (2 * truth["truth"] - 1).bit_length()
-    console.print(f"{name}: the truth is {truth['truth']}, the cap {cap}")
+    console.print(f"{name}: the truth is {truth['truth']} (median of {truth['truths']}), the cap {cap}")
     finders: dict[str, Callable[[], Run]] = {
         **{f"brim {strategy}": partial(run_brim, strategy, address, cap) for strategy in STRATEGIES},
         **{peer: partial(run_peer, peer, address, cap) for peer in PEERS},
@@ -126,6 +131,7 @@ def compare(name: str, *, repeat: int, console: Console) -> WorkloadResult:
         address=address,
         sizes=truth["sizes"],
         truth=truth["truth"],
+        truths=truth["truths"],
         truth_trials=truth["trials"],
         cap=cap,
         runs=runs,

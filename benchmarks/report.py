@@ -54,6 +54,7 @@ class WorkloadResult:
     address: str
     sizes: Mapping[str, Any]
     truth: int
+    truths: list[int]
     truth_trials: list[Mapping[str, Any]]
     cap: int
     runs: Mapping[str, list[Run]]
@@ -77,6 +78,7 @@ class WorkloadResult:
             "address": self.address,
             "sizes": dict(self.sizes),
             "truth": self.truth,
+            "truths": self.truths,
             "cap": self.cap,
             "finders": {finder: self._finder_dict(finder) for finder in self.runs},
             "truth_trials": self.truth_trials,
@@ -128,12 +130,18 @@ def check_targets(results: list[WorkloadResult], brim_itself: Mapping[str, Any])
 def _workload_targets(result: WorkloadResult) -> list[Target]:
     runs, row = result.runs[GUIDED], result.summary(GUIDED)
     shares = [(run.answer or 0) / result.truth for run in runs]
-    above = [run.answer for run in runs if (run.answer or 0) > result.truth]
+    # What one of the bisections saw fit is not above the truth.
+    above = [run.answer for run in runs if (run.answer or 0) > max(result.truths)]
     excuse = "; ran again and fitted" if above and all(result.fits_again[size] for size in above) else ""
     what = f"{result.name}, guided"
     targets = [
         Target(what=what, wanted="answer ≥ 97% of truth", measured=f"{min(shares):.1%}", met=min(shares) >= 0.97),
-        Target(what=what, wanted="never above truth", measured=f"{max(shares):.1%}{excuse}", met=not above),
+        Target(
+            what=what,
+            wanted="never above the largest truth",
+            measured=f"{max(run.answer or 0 for run in runs)} of {max(result.truths)}{excuse}",
+            met=not above,
+        ),
         _at_most(what, "probes", row.num_probes, 4),
         _at_most(what, "OOMs", row.num_ooms, 1),
     ]

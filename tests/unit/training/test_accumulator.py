@@ -45,7 +45,7 @@ def test_every_window_has_the_gradient_of_its_full_batch(sizes, accumulation, cl
         torch.testing.assert_close(gradient, true, rtol=1e-10, atol=1e-13)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=12)
 @given(st.integers(1, 12), st.integers(1, 6))
 def test_a_whole_batch_is_cut_and_has_its_own_gradient(num_samples, accumulation):
     model, twin = make_model(), make_model()
