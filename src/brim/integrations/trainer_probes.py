@@ -11,7 +11,6 @@ import torch
 
 def gather_alone(trainer: Any, num_ranks: int) -> None:
     """Have an evaluation take the memory that gathering takes, without the other ranks: one may run out of its own."""
-
     from accelerate.utils import recursively_apply
 
     def gather(data: Any, *_: Any, **__: Any) -> Any:
