@@ -52,6 +52,8 @@ def command(
         raise InputError(f"--count is {count}. Use a whole number of at least 1.")
     if count is not None and run:
         raise InputError("--count does not go with a job, which is watched to its end.")
+    if not run and sys.argv[-1] == "--":  # `brim watch -- $COMMAND`, and the variable is empty
+        raise InputError("Nothing stands after --. Name the job: brim watch -- python train.py")
     seconds = None if interval is None else parse_seconds(interval)
     path, book = _book()
     if run:
