@@ -78,6 +78,7 @@ benchmark: $(VENV)/.installed-dev $(VENV)/.installed-benchmarks
 	$(BIN)/python benchmarks/recovery.py
 	$(BIN)/python benchmarks/throughput.py
 	$(BIN)/python benchmarks/frameworks.py
+	$(BIN)/python benchmarks/around_training.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,4 +1,4 @@
-"""A training script that takes its batch size from brim.toml and tells `brim watch` of its steps.
+"""A training script that takes its batch size from brim.toml; `brim watch` sees its steps by itself.
 
 brim plan --effective 64 --largest 16 --save
 brim watch -- python examples/watched.py
@@ -23,4 +23,3 @@ for _ in range(NUM_STEPS):
         (loss * size / sum(plan.microbatches)).backward()
     optimizer.step()
     optimizer.zero_grad()
-    brim.log_step()

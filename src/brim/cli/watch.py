@@ -52,6 +52,8 @@ def command(
         raise InputError(f"--count is {count}. Use a whole number of at least 1.")
     if count is not None and run:
         raise InputError("--count does not go with a job, which is watched to its end.")
+    if not run and sys.argv[-1] == "--":  # `brim watch -- $COMMAND`, and the variable is empty
+        raise InputError("Nothing stands after --. Name the job: brim watch -- python train.py")
     seconds = None if interval is None else parse_seconds(interval)
     path, book = _book()
     if run:
@@ -163,7 +165,7 @@ def _passed_through(console: Console | None, *, as_json: bool) -> Callable[[str,
 
 def _print_checks(checks: Sequence[Check], seen: Observed, plan: KeptPlan | None, *, as_json: bool) -> None:
     from brim.cli.output import print_renderable
-    from brim.reporting.watch import checklist_table
+    from brim.reporting.watch import checklist_table, ranks_table
     from brim.watching.checklist import has_passed
 
     if as_json:
@@ -173,10 +175,15 @@ def _print_checks(checks: Sequence[Check], seen: Observed, plan: KeptPlan | None
             exit_code=seen.exit_code,
             host_peak_bytes=seen.host_peak_bytes,
             gpu_peak_bytes=seen.gpu_peak_bytes,
+            num_steps=seen.told.num_steps,
+            step_seconds=seen.told.step_seconds,
+            processes=[process.to_dict() for process in seen.told.processes],
             plan=None if plan is None else plan.number,
         )
     else:
         print_renderable(checklist_table(checks))
+        if len(seen.told.workers) > 1:
+            print_renderable(ranks_table(seen.told.workers))
 
 
 def _note_verdict(path: Path, plan: KeptPlan, seen: Observed, checks: Sequence[Check]) -> None:

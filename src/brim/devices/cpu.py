@@ -122,6 +122,13 @@ def peak_data_bytes() -> int:
     return max(now["VmPeak"] - (now["VmSize"] - now["VmData"]), now["VmData"])
 
 
+def peak_resident_bytes() -> int:
+    """Return the most memory that this process ever had, as the kernel counts."""
+    if sys.platform != "linux":
+        return psutil.Process().memory_info().rss
+    return _status()["VmHWM"]
+
+
 def _start_worker_threads() -> None:
     """Start torch's thread pool now: started under a limit, it could not get its stacks and would end the process."""
     import torch

@@ -1,58 +1,64 @@
-"""A Lightning callback in the place of `BatchSizeFinder`: the largest batch that fits, also for DDP.
+"""A Lightning callback in the place of `BatchSizeFinder`: the largest batch that fits, for each stage, also for DDP.
 
     trainer = Trainer(callbacks=[BatchSizeCallback()], devices=2, strategy="ddp")
     trainer.fit(module)  # module.batch_size and the trainer's accumulate_grad_batches are set before the data is loaded
 
-Every probe is a trainer of its own that really fits the module for a few steps, on the longest sample of its data.
+Every probe is a trainer of its own that really fits, validates, tests or predicts for a few steps, on the longest
+sample of the stage's data.
 """
 
 from __future__ import annotations
 
-import logging
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import lightning.pytorch as pl
-import torch
-from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from torch.utils.data import DataLoader
 
-from brim.devices import resolve
+from brim.devices import Device, resolve
 from brim.errors import InputError, NothingFitsError
 from brim.finding.in_job import JobSearch, Ranks
 from brim.finding.observer import LogObserver
 from brim.findings import Finding
 from brim.integrations.even_plans import among_divisors, arithmetic, even_share, split_evenly
 from brim.integrations.extras import require
+from brim.integrations.lightning_probes import (
+    as_before,
+    ddp_buckets,
+    probe_trainer,
+    quiet,
+    stage_loader,
+    train_loader,
+)
 from brim.integrations.samples import Repeated, longest_sample, num_elements
 from brim.integrations.telling import identity, job_logger
 from brim.planning import BatchPlan
 from brim.probing.loop import LoopProber
-from brim.searching import Bounds
+from brim.searching import Bounds, Strategy
 
 AT_LEAST = "2.5"
 # How far above the batch it has is looked for more, where no effective batch is to be kept.
 GROWTH = 64
-_TRAINER_LOGGERS = ("lightning.pytorch", "lightning.fabric")
 
 
 class BatchSizeCallback(pl.Callback):
-    """Sets the batch size of a module or its datamodule to the largest that fits, when `fit` starts.
+    """Sets the batch size of a module or its datamodule to the largest that fits, when a stage starts.
+
+    What `fit` gets stays. `validate`, `test` and `predict` each get a size of their own, which is taken back at their
+    end, so that training goes on with its own.
 
     Args:
         batch_arg_name: The attribute that the module or its datamodule makes its loader with.
-        effective: Samples per optimizer step over all ranks, kept exact by accumulation; None to change no
+        effective: Samples per optimizer step of `fit` over all ranks, kept exact by accumulation; None to change no
             accumulation and look for the largest batch.
         cap: The largest batch to try; None for 64 times what it is now.
         memory: What the process may have in all, e.g. `"8GiB"`; None for what is free on the device.
         fill: The share of `memory` that the peak may use.
-        steps: Optimizer steps in each probe.
+        steps: Optimizer steps in each probe, or batches of an evaluation.
         cache: Whether to use and extend the history of findings. A hit costs one confirming probe.
 
     Attributes:
-        finding: What was found, after `fit` has started.
+        finding: What was found last.
+        findings: What was found, by stage: `fit`, `validate`, `test`, `predict`.
         plan: How the effective batch is split, where there is one.
     """
 
@@ -75,26 +81,86 @@ class BatchSizeCallback(pl.Callback):
         self._fill = fill
         self._steps = steps
         self._cache = cache
+        self._size_before: tuple[Any, int] | None = None
         self.finding: Finding | None = None
+        self.findings: dict[str, Finding] = {}
         self.plan: BatchPlan | None = None
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Find the batch size and set it; the trainer loads its data after this."""
         owner = self._owner(trainer, pl_module)
         ranks = Ranks()
+        finding = self._find("fit", trainer, pl_module, owner, ranks)
+        setattr(owner, self._name, finding.microbatch)
+        if self._effective is not None:
+            self.plan = split_evenly(self._effective, finding, ranks=ranks.count)
+            trainer.accumulate_grad_batches = self.plan.accumulation
+            job_logger(ranks.rank).info("training with %s", arithmetic(self.plan))
+        else:
+            job_logger(ranks.rank).info("training with %s %d", self._name, finding.microbatch)
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Find the batch size of `trainer.validate`; a validation inside `fit` is left alone."""
+        if trainer.state.fn == "validate":
+            self._evaluate("validate", trainer, pl_module)
+
+    def on_test_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Find the batch size of `trainer.test`."""
+        self._evaluate("test", trainer, pl_module)
+
+    def on_predict_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Find the batch size of `trainer.predict`."""
+        self._evaluate("predict", trainer, pl_module)
+
+    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Take an evaluation's batch size back."""
+        self._take_back()
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        """Take an evaluation's batch size back."""
+        self._take_back()
+
+    def _evaluate(self, stage: str, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Find a stage's batch size, and load its data anew, which the trainer has loaded before."""
+        owner = self._owner(trainer, pl_module)
+        ranks = Ranks()
+        self._check_loader(stage, trainer, owner)
+        finding = self._find(stage, trainer, pl_module, owner, ranks)
+        self._size_before = (owner, getattr(owner, self._name))
+        setattr(owner, self._name, finding.microbatch)
+        loop = getattr(trainer, f"{stage}_loop")
+        loop.setup_data()
+        loop.reset()
+        self._check_loader(stage, trainer, owner)
+        job_logger(ranks.rank).info("%s with %s %d", stage, self._name, finding.microbatch)
+
+    def _take_back(self) -> None:
+        if self._size_before is not None:
+            owner, size = self._size_before
+            setattr(owner, self._name, size)
+            self._size_before = None
+
+    def _check_loader(self, stage: str, trainer: pl.Trainer, owner: Any) -> None:
+        """Refuse a loader whose batch size is not the attribute's, as one that was handed to the trainer."""
+        loader, wanted = stage_loader(stage, trainer), getattr(owner, self._name)
+        size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
+        if size != wanted:
+            raise InputError(
+                f"The loader of {stage} has batches of {size}, and {self._name} is {wanted}. Make the loader in the "
+                f"module or its datamodule, with batch_size=self.{self._name}, and hand none to trainer.{stage}."
+            )
+
+    def _find(
+        self, stage: str, trainer: pl.Trainer, pl_module: pl.LightningModule, owner: Any, ranks: Ranks
+    ) -> Finding:
         logger = job_logger(ranks.rank)
-        now = getattr(owner, self._name)
-        logger.info("looking for the largest %s from %d on", self._name, now)
-        self.finding = self._search(trainer, pl_module, owner, ranks).run()
+        logger.info("%s: looking for the largest %s from %d on", stage, self._name, getattr(owner, self._name))
+        make_search = self._fit_search if stage == "fit" else self._evaluation_search
+        self.finding = make_search(stage, trainer, pl_module, owner, ranks).run()
         if self.finding.microbatch is None:
             raise NothingFitsError(f"{self.finding.note}. `brim plan --ladder` shows what saves how much.")
-        setattr(owner, self._name, self.finding.microbatch)
-        if self._effective is not None:
-            self.plan = split_evenly(self._effective, self.finding, ranks=ranks.count)
-            trainer.accumulate_grad_batches = self.plan.accumulation
-            logger.info("training with %s", arithmetic(self.plan))
-        else:
-            logger.info("training with %s %d", self._name, self.finding.microbatch)
+        self.findings[stage] = self.finding
+        return self.finding
 
     def _owner(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> Any:
         for owner in (trainer.datamodule, pl_module):  # type: ignore[attr-defined]  # its type lacks it
@@ -105,9 +171,11 @@ class BatchSizeCallback(pl.Callback):
             f"DataLoader with it: DataLoader(data, batch_size=self.{self._name})."
         )
 
-    def _search(self, trainer: pl.Trainer, pl_module: pl.LightningModule, owner: Any, ranks: Ranks) -> JobSearch:
-        device = resolve(str(trainer.strategy.root_device), memory=self._memory, fill=self._fill)
-        loader = _loader(owner)
+    def _fit_search(
+        self, stage: str, trainer: pl.Trainer, pl_module: pl.LightningModule, owner: Any, ranks: Ranks
+    ) -> JobSearch:
+        device = self._device(trainer)
+        loader = train_loader(owner)
         sample = longest_sample(loader.dataset)
         accumulation = trainer.accumulate_grad_batches
         strategy = share = None
@@ -122,74 +190,52 @@ class BatchSizeCallback(pl.Callback):
         def loop(size: int) -> None:
             held = 2 if (size < share if share else accumulation > 1) else 1
             data = Repeated(sample, size * held * self._steps)
-            buckets = _ddp_buckets(pl_module) if ranks.count > 1 else []  # noqa: F841  held while the probe runs
-            with _as_before(trainer, pl_module), _quiet():
-                probe = _probe_trainer(trainer, accumulation=held, steps=self._steps)
+            buckets = ddp_buckets(pl_module) if ranks.count > 1 else []  # noqa: F841  held while the probe runs
+            with as_before(trainer, pl_module), quiet():
+                probe = probe_trainer(trainer, steps=self._steps, accumulation=held)
                 probe.fit(pl_module, DataLoader(data, batch_size=size, collate_fn=loader.collate_fn))
 
+        return self._search(
+            trainer, pl_module, LoopProber(loop, device), bounds, device, ranks, strategy=strategy,
+            settings={"elements": num_elements(sample), "share": share},
+        )  # fmt: skip
+
+    def _evaluation_search(
+        self, stage: str, trainer: pl.Trainer, pl_module: pl.LightningModule, owner: Any, ranks: Ranks
+    ) -> JobSearch:
+        device = self._device(trainer)
+        loader = stage_loader(stage, trainer)
+        sample = longest_sample(loader.dataset)
+        now = getattr(owner, self._name)
+        cap = self._cap or GROWTH * now
+        if hasattr(loader.dataset, "__len__"):
+            cap = max(1, min(cap, -(-len(loader.dataset) // ranks.count)))
+
+        def loop(size: int) -> None:
+            # One batch more than is looked at: in it the probe is ended, before the module sums anything up.
+            data = Repeated(sample, size * (self._steps + 1))
+            batches = DataLoader(data, batch_size=size, collate_fn=loader.collate_fn)
+            with as_before(trainer, pl_module), quiet():
+                probe = probe_trainer(trainer, steps=self._steps, evaluates=True)
+                getattr(probe, stage)(pl_module, batches)
+
+        return self._search(
+            trainer, pl_module, LoopProber(loop, device, kind="eval"), Bounds(cap=cap, start=min(now, cap)), device,
+            ranks, strategy=None, settings={"elements": num_elements(sample), "stage": stage},
+        )  # fmt: skip
+
+    def _device(self, trainer: pl.Trainer) -> Device:
+        return resolve(str(trainer.strategy.root_device), memory=self._memory, fill=self._fill)
+
+    def _search(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, prober: LoopProber, bounds: Bounds, device: Device,
+        ranks: Ranks, *, strategy: Strategy | None, settings: dict[str, Any],
+    ) -> JobSearch:  # fmt: skip
         label, sources = identity(type(pl_module))
-        settings = {"elements": num_elements(sample), "share": share, "precision": str(trainer.precision)}
+        settings |= {"precision": str(trainer.precision)}
         settings["parameters"] = sum(parameter.numel() for parameter in pl_module.parameters())
         return JobSearch(
-            prober=LoopProber(loop, device), label=label, device=device, bounds=bounds, strategy=strategy,
+            prober=prober, label=label, device=device, bounds=bounds, strategy=strategy,
             observer=LogObserver(job_logger(ranks.rank)), steps=self._steps, settings=settings, sources=sources,
             cache=self._cache, ranks=ranks,
         )  # fmt: skip
-
-
-def _probe_trainer(trainer: pl.Trainer, *, accumulation: int, steps: int) -> pl.Trainer:
-    """Return a trainer for this rank alone, with the precision and clipping of the real one and nothing that tells."""
-    device = trainer.strategy.root_device
-    return pl.Trainer(
-        accelerator=device.type,
-        devices=1 if device.index is None else [device.index],
-        plugins=[LightningEnvironment()],  # not that of torchrun, which would count the other ranks
-        precision=trainer.precision,
-        gradient_clip_val=trainer.gradient_clip_val,
-        gradient_clip_algorithm=trainer.gradient_clip_algorithm,
-        accumulate_grad_batches=accumulation,
-        max_steps=steps,
-        limit_val_batches=0,
-        num_sanity_val_steps=0,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
-
-
-def _ddp_buckets(pl_module: pl.LightningModule) -> list[torch.Tensor]:
-    """Return as much memory as DDP takes for exchanging gradients: probes run without it, each rank alone."""
-    return [torch.zeros_like(parameter) for parameter in pl_module.parameters() if parameter.requires_grad]
-
-
-@contextmanager
-def _as_before(trainer: pl.Trainer, pl_module: pl.LightningModule) -> Iterator[None]:
-    """Give the module back to its trainer."""
-    try:
-        yield
-    finally:
-        pl_module.trainer = trainer
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    levels = {name: logging.getLogger(name).level for name in _TRAINER_LOGGERS}
-    for name in levels:
-        logging.getLogger(name).setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for name, level in levels.items():
-            logging.getLogger(name).setLevel(level)
-
-
-def _loader(owner: Any) -> Any:
-    loader = owner.train_dataloader()
-    if not isinstance(loader, DataLoader):
-        raise InputError(
-            f"train_dataloader returned a {type(loader).__name__}; brim can probe with one DataLoader only."
-        )
-    return loader

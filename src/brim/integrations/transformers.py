@@ -12,8 +12,7 @@ Every probe is a new trainer that really trains a few steps, or evaluates, on th
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +25,7 @@ from brim.integrations.even_plans import among_divisors, arithmetic, even_share,
 from brim.integrations.extras import require
 from brim.integrations.samples import Repeated, longest_sample, num_elements
 from brim.integrations.telling import identity, job_logger
+from brim.integrations.trainer_probes import gather_alone, model_as_before
 from brim.planning import BatchPlan
 from brim.probing.loop import LoopProber
 from brim.probing.verdicts import classify
@@ -185,7 +185,7 @@ class _Job:
                 per_device_train_batch_size=size, gradient_accumulation_steps=accumulation, max_steps=self._steps
             )
             probe.train_dataset = Repeated(sample, size * accumulation * self._steps * self._ranks.count)
-            with _model_as_before(probe.model):
+            with model_as_before(probe.model):
                 probe.train()
 
         bounds, strategy = among_divisors(share, start=self._args.train_batch_size, device=self._device)
@@ -199,11 +199,16 @@ class _Job:
         self.tell("looking for the evaluation's batch" + (", by generating" if is_generating else ""))
 
         def loop(size: int) -> None:
-            probe = self._trainer(per_device_train_batch_size=1, per_device_eval_batch_size=size, max_steps=1)
-            with _model_as_before(probe.model):
+            # A step that makes the optimizer's state; of two samples, since a batch norm refuses one.
+            few = min(2, self._args.per_device_train_batch_size)
+            probe = self._trainer(per_device_train_batch_size=few, per_device_eval_batch_size=size, max_steps=1)
+            with model_as_before(probe.model):
                 if probe.train_dataset is not None:
-                    probe.train_dataset = Repeated(longest_sample(probe.train_dataset, most=1), self._ranks.count)
+                    one = longest_sample(probe.train_dataset, most=1)
+                    accumulation = probe.args.gradient_accumulation_steps
+                    probe.train_dataset = Repeated(one, few * accumulation * self._ranks.count)
                     probe.train()
+                gather_alone(probe, self._ranks.count)
                 probe.evaluate(Repeated(sample, size * self._steps * self._ranks.count))
 
         return self._find(
@@ -283,16 +288,3 @@ def _one(dataset: Any) -> Any:
     if not isinstance(dataset, dict):
         return dataset
     return max(dataset.values(), key=lambda each: num_elements(longest_sample(each)))
-
-
-@contextmanager
-def _model_as_before(model: Any) -> Iterator[None]:
-    """Undo what a trainer does to the model besides training it: wrap its `forward`, switch checkpointing on."""
-    attributes, was_checkpointing = dict(vars(model)), getattr(model, "is_gradient_checkpointing", False)
-    try:
-        yield
-    finally:
-        vars(model).clear()
-        vars(model).update(attributes)
-        if getattr(model, "is_gradient_checkpointing", False) and not was_checkpointing:
-            model.gradient_checkpointing_disable()

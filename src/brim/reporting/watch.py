@@ -10,9 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from brim.project.plan_book import KeptPlan
-from brim.units import format_bytes
+from brim.units import format_bytes, format_seconds
 from brim.watching.checklist import Check, Mark
 from brim.watching.samples import DeviceSample
+from brim.watching.told import ProcessTold
 
 _LEVELS = "▁▂▃▄▅▆▇█"
 # Below so many columns processes are left out and bars are short.
@@ -134,6 +135,18 @@ def checklist_table(checks: Sequence[Check]) -> Table:
     for check in checks:
         sign, style = _MARKS[check.mark]
         table.add_row(Text(sign, style), check.name, Text(check.mark.value, style), Text(check.text))
+    return table
+
+
+def ranks_table(ranks: Sequence[ProcessTold]) -> Table:
+    """Return what each rank of a job did and had."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("rank", "pid", "steps", "a step", "host peak", "GPU peak"):
+        table.add_column(name, justify="right")
+    for rank in ranks:
+        seconds = "" if rank.step_seconds is None else format_seconds(rank.step_seconds)
+        host, gpu = ("" if peak is None else format_bytes(peak) for peak in (rank.host_peak_bytes, rank.reserved_bytes))
+        table.add_row(str(rank.rank), str(rank.pid), f"{rank.num_steps:,}", seconds, host, gpu)
     return table
 
 

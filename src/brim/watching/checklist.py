@@ -13,8 +13,6 @@ from brim.watching.job import Observed
 # By how much a step may take longer than when the plan last ran well. A choice.
 SLOWER = 1.25
 _LONGEST_LINE = 120
-_TELL = "call brim.log_step() after each step"
-
 
 ENDED = "ran to its end"
 NO_OOM = "no out-of-memory"
@@ -73,16 +71,19 @@ def _ooms(seen: Observed) -> Check:
         return Check(name=NO_OOM, mark=Mark.FAIL, text="killed while the kernel killed for lack of memory")
     if seen.told.ooms:
         return Check(name=NO_OOM, mark=Mark.FAIL, text=f"{seen.told.ooms:,} counted by torch's allocator")
-    if seen.oom_lines:
-        return Check(name=NO_OOM, mark=Mark.FAIL, text=seen.oom_lines[-1][:_LONGEST_LINE])
+    lines = seen.oom_lines or seen.told.oom_errors
+    if lines:
+        return Check(name=NO_OOM, mark=Mark.FAIL, text=lines[-1][:_LONGEST_LINE])
     where = "none in its output" if seen.told.ooms is None else "none counted by torch's allocator"
     return Check(name=NO_OOM, mark=Mark.PASS, text=where)
 
 
 def _retries(seen: Observed) -> Check:
     name, retries = "no allocator retries", seen.told.allocator_retries
+    if retries is None and seen.told.num_steps:
+        return Check(name=name, mark=Mark.PASS, text="no CUDA memory was used, whose allocator alone retries")
     if retries is None:
-        return Check(name=name, mark=Mark.NOT_SEEN, text=f"torch counts them on CUDA: {_TELL}")
+        return Check(name=name, mark=Mark.NOT_SEEN, text=_why_no_steps(seen))
     if retries:
         text = f"{retries:,}: memory was full, and steps waited while the allocator gave cached memory back"
         return Check(name=name, mark=Mark.FAIL, text=text)
@@ -91,22 +92,31 @@ def _retries(seen: Observed) -> Check:
 
 def _memory(seen: Observed, plan: KeptPlan | None) -> list[Check]:
     names = ("fills what was planned", "peak within its range")
-    peak_bytes = seen.gpu_peak_bytes or seen.host_peak_bytes
-    where = "GPU" if seen.gpu_peak_bytes else "host"
+    peak_bytes, where = _peak(seen)
     why = _not_comparable(seen, plan)
     if why is not None:
-        reached = "" if peak_bytes is None else f"{format_bytes(peak_bytes)} on the {where}; "
+        reached = "" if peak_bytes is None else f"{format_bytes(peak_bytes)} {where}; "
         return [Check(name=name, mark=Mark.NOT_SEEN, text=f"{reached}{why}") for name in names]
     assert plan is not None
     assert plan.expected is not None
     expected, peak = plan.expected, peak_bytes or 0
     low, high, memory = expected.peak_low_bytes, expected.peak_high_bytes, expected.memory_bytes
     fill = f"{peak / memory:.0%} of {format_bytes(memory)}, planned at least {low / memory:.0%}"
-    peaked = f"{format_bytes(peak)} on the {where}, planned {format_bytes(low)} to {format_bytes(high)}"
+    peaked = f"{format_bytes(peak)} {where}, planned {format_bytes(low)} to {format_bytes(high)}"
     return [
         Check(name=names[0], mark=Mark.PASS if peak >= low else Mark.FAIL, text=fill),
         Check(name=names[1], mark=Mark.PASS if low <= peak <= high else Mark.FAIL, text=peaked),
     ]
+
+
+def _peak(seen: Observed) -> tuple[int | None, str]:
+    """Return what is held against a plan, which speaks of one rank, and where it was."""
+    if seen.gpu_peak_bytes:
+        return seen.gpu_peak_bytes, "on the GPU"
+    ranks = seen.told.workers
+    if len(ranks) > 1:
+        return max(rank.host_peak_bytes or 0 for rank in ranks), f"on the host, in the largest of {len(ranks)} ranks"
+    return seen.host_peak_bytes, "on the host"
 
 
 def _not_comparable(seen: Observed, plan: KeptPlan | None) -> str | None:
@@ -125,10 +135,18 @@ def _not_comparable(seen: Observed, plan: KeptPlan | None) -> str | None:
 def _step_time(seen: Observed, plan: KeptPlan | None) -> Check:
     name, seconds = "step time", seen.told.step_seconds
     if seconds is None:
-        return Check(name=name, mark=Mark.NOT_SEEN, text=f"the job told none: {_TELL}")
+        only_one = "one step has no time from the step before it"
+        return Check(name=name, mark=Mark.NOT_SEEN, text=only_one if seen.told.num_steps else _why_no_steps(seen))
     text = f"{format_seconds(seconds)} over {seen.told.num_steps:,} steps"
     usual = plan.step_seconds if plan is not None else None
     if usual is None:
         return Check(name=name, mark=Mark.NOT_SEEN, text=f"{text}; no earlier run to hold it against")
     mark = Mark.FAIL if seconds > SLOWER * usual else Mark.PASS
     return Check(name=name, mark=mark, text=f"{text}; {format_seconds(usual)} when it last ran well")
+
+
+def _why_no_steps(seen: Observed) -> str:
+    """Say why no step of the job was seen."""
+    if seen.told.hook_failure is not None:
+        return f"brim could not look into the job, which needs brim in its own Python: {seen.told.hook_failure}"
+    return "no optimizer of torch made a step: call brim.log_step() after each step of another kind"

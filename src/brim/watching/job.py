@@ -22,9 +22,13 @@ import psutil
 from brim.devices.cpu import num_oom_kills
 from brim.errors import InputError
 from brim.probing.output import means_memory
+from brim.probing.scripts.hooking import hooked_environment
 from brim.watching.samples import DeviceSample
-from brim.watching.telling import ENVIRONMENT, Told, read_told
+from brim.watching.telling import ENVIRONMENT
+from brim.watching.told import Told, read_told
 
+# What the start-up hook calls in every process of the job that imports torch.
+ONLOOKER = "brim.watching.onlooker"
 Output = Callable[[str, bytes], None]
 _CHUNK_BYTES = 65_536
 # After Ctrl-C, which reaches the job as well, it is left alone for so long, then asked to end, then killed.
@@ -92,10 +96,10 @@ class Job:
 
     def __enter__(self) -> Job:
         self._folder = tempfile.TemporaryDirectory(prefix="brim-watch-")
-        self._told_path = Path(self._folder.name) / "told.jsonl"
         self._oom_kills_before = num_oom_kills() or 0
         self._started = time.monotonic()
-        environment = {**os.environ, ENVIRONMENT: str(self._told_path)}
+        environment = hooked_environment(ONLOOKER, {}, folder=Path(self._folder.name))
+        environment[ENVIRONMENT] = self._folder.name
         environment.setdefault("PYTHONUNBUFFERED", "1")
         try:
             self._process = subprocess.Popen(
@@ -135,7 +139,7 @@ class Job:
     @property
     def told(self) -> Told:
         """What the job has told of itself so far."""
-        return read_told(self._told_path)
+        return read_told(Path(self._folder.name))
 
     def wait(self, seconds: float) -> bool:
         """Wait at most so long and return whether the job has ended."""
@@ -165,12 +169,13 @@ class Job:
         # The kernel's own count for the largest process that was waited for, exact where sampling was too slow. It
         # includes the moment before the job's program began, when it was a copy of this process.
         counted_bytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
-        own_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        if counted_bytes <= resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024:
+            counted_bytes = 0
         killed = code == -signal.SIGKILL and (num_oom_kills() or 0) > self._oom_kills_before
         return Observed(
             exit_code=code,
             seconds=time.monotonic() - self._started,
-            host_peak_bytes=max(self._host_peak_bytes, counted_bytes if counted_bytes > own_bytes else 0) or None,
+            host_peak_bytes=max(self._host_peak_bytes, told.host_peak_bytes, counted_bytes) or None,
             gpu_peak_bytes=max(self._gpu_peak_bytes, told.reserved_bytes or 0) or None,
             oom_lines=tuple(self._oom_lines),
             was_oom_killed=killed,

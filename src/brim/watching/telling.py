@@ -1,96 +1,150 @@
-"""`brim.log_step`: what only the job itself can know, told to the `brim watch` that runs it."""
+"""Inside a watched job: steps and memory of one process, told to the `brim watch` that runs it.
+
+The start-up hook sees the steps of torch's optimizers; `brim.log_step` tells of those that it cannot see.
+"""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
+import statistics
 import sys
 import time
-from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-# Where the job writes; set by `brim watch`, and in no other run.
-ENVIRONMENT = "BRIM_WATCH_FILE"
+from brim.devices.cpu import peak_resident_bytes
 
-
-class _Clock:
-    """The time of the last step of this process."""
-
-    last: float | None = None
+# The folder in which each process of a watched job has a file; set by `brim watch`, and in no other run.
+ENVIRONMENT = "BRIM_WATCH_FOLDER"
+# How often a process writes, whatever it does: a step may take a millisecond. A choice.
+_WRITE_EVERY_SECONDS = 0.5
+# So many times of steps are enough for a median.
+_NUM_TIMES = 1_000
 
 
 def log_step() -> None:
-    """Say that an optimizer step is done; call it at the end of each. Without `brim watch` it does nothing.
+    """Say that a step is done; call it at the end of each. Without `brim watch` it does nothing.
 
-    The time since the last call is told, and where CUDA is in use the allocator's counts of retries and of
-    out-of-memory errors and the peak of its memory.
+    `brim watch` sees the steps of torch's optimizers by itself. This is for others: an evaluation, weights that are
+    updated by hand, an optimizer that is none of torch's. From the first call on these steps alone are counted.
     """
-    path = os.environ.get(ENVIRONMENT)
-    if not path:
-        return
-    now = time.perf_counter()
-    told: dict[str, Any] = {"pid": os.getpid(), **_allocator()}
-    if _Clock.last is not None:
-        told["step_seconds"] = now - _Clock.last
-    _Clock.last = now
-    # A line this short is appended whole, whichever rank writes. Nobody may be listening any more.
-    with contextlib.suppress(OSError), Path(path).open("a") as file:
-        file.write(json.dumps(told) + "\n")
+    folder = os.environ.get(ENVIRONMENT)
+    if folder:
+        diary(Path(folder)).tell_step()
 
 
-def _allocator() -> dict[str, int]:
+def diary(folder: Path) -> Diary:
+    """Return the diary of this process; a forked one begins its own."""
+    if _Own.diary is None:
+        atexit.register(_close)
+    if _Own.diary is None or _Own.diary.pid != os.getpid():
+        _Own.diary = Diary(folder)
+    return _Own.diary
+
+
+class _Own:
+    diary: Diary | None = None
+
+
+def _close() -> None:
+    if _Own.diary is not None and _Own.diary.pid == os.getpid():
+        _Own.diary.write()
+
+
+class StepTimes:
+    """Times of steps; of a long run every second, fourth … is kept, so that the kept ones span it evenly."""
+
+    def __init__(self) -> None:
+        self._kept: list[float] = []
+        self._stride = 1
+        self._num_added = 0
+
+    def add(self, seconds: float) -> None:
+        """Take the time of one more step."""
+        if self._num_added % self._stride == 0:
+            self._kept.append(seconds)
+        self._num_added += 1
+        if len(self._kept) == 2 * _NUM_TIMES:
+            self._kept, self._stride = self._kept[::2], self._stride * 2
+
+    def median(self) -> float | None:
+        """Return the median; None before the first."""
+        return statistics.median(self._kept) if self._kept else None
+
+
+class Diary:
+    """What one process did, kept in a file of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.pid = os.getpid()
+        self._path = folder / f"{self.pid}.json"
+        self._written_at = 0.0
+        self._is_told = False
+        self._ooms: list[str] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        self._num_steps = 0
+        self._times = StepTimes()
+        self._last: float | None = None
+
+    def see_step(self) -> None:
+        """Count a step that the hook saw, unless the job tells of its steps itself."""
+        if not self._is_told:
+            self._count()
+
+    def tell_step(self) -> None:
+        """Count a step that the job told of."""
+        if not self._is_told:
+            self._is_told = True
+            self._begin()
+        self._count()
+
+    def see_oom(self, text: str) -> None:
+        """Note an out-of-memory error."""
+        self._ooms.append(text)
+        self.write()
+
+    def write(self) -> None:
+        """Write everything so far, so that no reader ever sees half of it."""
+        self._written_at = time.perf_counter()
+        record = {
+            "pid": self.pid,
+            "rank": int(os.environ.get("RANK", "0")),
+            "num_steps": self._num_steps,
+            "step_seconds": self._times.median(),
+            "host_peak_bytes": peak_resident_bytes(),
+            "oom_errors": self._ooms,
+            **_allocator(),
+        }
+        temporary = self._path.with_suffix(".new")
+        with contextlib.suppress(OSError):  # nobody may be listening any more
+            temporary.write_text(json.dumps(record))
+            temporary.replace(self._path)
+
+    def _count(self) -> None:
+        now = time.perf_counter()
+        self._num_steps += 1
+        if self._last is not None:
+            self._times.add(now - self._last)
+        self._last = now
+        if now - self._written_at > _WRITE_EVERY_SECONDS:
+            self.write()
+
+
+def _allocator() -> dict[str, Any]:
+    """Return the counts of torch's CUDA allocator; nothing where CUDA is not in use."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return {}
-    counts = torch.cuda.memory_stats()
-    return {
-        "allocator_retries": counts.get("num_alloc_retries", 0),
-        "ooms": counts.get("num_ooms", 0),
-        "reserved_bytes": torch.cuda.max_memory_reserved(),
-    }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """What a job said of itself; None where it said nothing.
-
-    Attributes:
-        num_steps: Steps of the process that told most.
-        step_seconds: The median time of a step.
-        allocator_retries: Over all its processes, as `ooms`.
-        reserved_bytes: The most that torch's allocator held in one process.
-    """
-
-    num_steps: int = 0
-    step_seconds: float | None = None
-    allocator_retries: int | None = None
-    ooms: int | None = None
-    reserved_bytes: int | None = None
-
-
-def read_told(path: Path) -> Told:
-    """Return what the processes of a job have told so far; a line that is still being written is passed over."""
-    by_process: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
-    for line in path.read_text().splitlines() if path.exists() else []:
-        try:
-            told = json.loads(line)
-            by_process[told["pid"]].append(told)
-        except (ValueError, KeyError, TypeError):
-            continue
-    seconds = [each["step_seconds"] for lines in by_process.values() for each in lines if "step_seconds" in each]
-
-    def last(name: str) -> list[int]:
-        return [lines[-1][name] for lines in by_process.values() if name in lines[-1]]
-
-    return Told(
-        num_steps=max((len(lines) for lines in by_process.values()), default=0),
-        step_seconds=median(seconds) if seconds else None,
-        allocator_retries=sum(last("allocator_retries")) if last("allocator_retries") else None,
-        ooms=sum(last("ooms")) if last("ooms") else None,
-        reserved_bytes=max(last("reserved_bytes"), default=None),
-    )
+    with contextlib.suppress(RuntimeError):  # after an illegal access CUDA answers nothing any more
+        counts = torch.cuda.memory_stats()
+        return {
+            "allocator_retries": counts.get("num_alloc_retries", 0),
+            "ooms": counts.get("num_ooms", 0),
+            "reserved_bytes": torch.cuda.max_memory_reserved(),
+        }
+    return {}

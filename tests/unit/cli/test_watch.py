@@ -91,6 +91,7 @@ def test_a_job_with_a_mistake_of_its_own_fails_and_the_plan_is_not_judged(brim_c
     ("arguments", "message"),
     [
         (["--", "no-such-program"], "no-such-program cannot be started"),
+        (["--"], "Nothing stands after --"),
         (["--count", "0"], "--count is 0"),
         (["--count", "2", "--", "true"], "--count does not go with a job"),
         (["--interval", "soon"], "'soon' is not a time"),

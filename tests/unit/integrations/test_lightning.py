@@ -1,5 +1,6 @@
 """The callback in the place of Lightning's BatchSizeFinder, with the real library, also under DDP."""
 
+import math
 import os
 import subprocess
 import sys
@@ -26,6 +27,7 @@ class Module(pl.LightningModule):
         self.batch_size = batch_size
         self.net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
         self.shapes = []
+        self.evaluated = []
         self.weights = []
 
     def training_step(self, batch, index):
@@ -37,8 +39,29 @@ class Module(pl.LightningModule):
         self.log("loss", loss)
         return loss
 
+    def validation_step(self, batch, index):
+        self.evaluate(batch, largest=9)
+
+    def test_step(self, batch, index):
+        self.evaluate(batch, largest=11)
+
+    def predict_step(self, batch, index):
+        return self.evaluate(batch, largest=13)
+
+    def evaluate(self, batch, *, largest):
+        self.evaluated.append(tuple(batch.shape))
+        outputs = self.net(batch[:, :4])
+        if len(batch) > largest:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return outputs
+
     def configure_optimizers(self):
         return torch.optim.AdamW(self.parameters())
+
+    def val_dataloader(self):
+        return self.train_dataloader()
+
+    test_dataloader = predict_dataloader = val_dataloader
 
     def train_dataloader(self):
         rows = [torch.ones(9 if index == 5 else 4) for index in range(24)]
@@ -50,7 +73,7 @@ class Module(pl.LightningModule):
 def make_trainer(callback):
     return pl.Trainer(
         accelerator="cpu", devices=1, callbacks=[callback], max_steps=2, logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False,
+        enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
     )  # fmt: skip
 
 
@@ -78,6 +101,43 @@ def test_without_an_effective_batch_the_largest_is_taken():
     assert trainer.accumulate_grad_batches == 1
 
 
+def test_an_evaluation_gets_a_size_of_its_own_and_loads_its_data_with_it():
+    module, callback = Module(batch_size=4), BatchSizeCallback(memory="4GiB", cache=False, steps=2, cap=8)
+    make_trainer(callback).validate(module)
+    assert callback.findings["validate"].microbatch == 8
+    assert [rows for rows, _ in module.evaluated[-3:]] == [8, 8, 8]
+    assert module.batch_size == 4
+
+
+@pytest.mark.long
+def test_validate_test_and_predict_get_a_size_of_their_own_and_leave_that_of_training():
+    module, callback = Module(batch_size=4), BatchSizeCallback(memory="4GiB", cache=False, steps=2)
+    trainer = make_trainer(callback)
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    for stage, largest in (("validate", 9), ("test", 11), ("predict", 13)):
+        module.evaluated.clear()
+        getattr(trainer, stage)(module)
+        assert callback.findings[stage].microbatch == largest
+        # The run itself: all 24 samples in batches of that size, after probes that saw the longest sample only.
+        num_batches = math.ceil(24 / largest)
+        run, probes = module.evaluated[-num_batches:], module.evaluated[:-num_batches]
+        assert [rows for rows, _ in run] == [largest] * (24 // largest) + [24 % largest] * (24 % largest > 0)
+        assert {columns for _, columns in probes} == {9}
+        assert module.batch_size == 4
+    assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
+    assert module.trainer is trainer
+
+
+def test_a_loader_that_does_not_follow_the_batch_size_is_refused():
+    module, loader = Module(), torch.utils.data.DataLoader(torch.ones(24, 4), batch_size=3)
+    with pytest.raises(InputError, match="The loader of test has batches of 3, and batch_size is 2"):
+        make_trainer(BatchSizeCallback(cache=False)).test(module, loader)
+    loader = torch.utils.data.DataLoader(torch.ones(24, 4), batch_size=2)
+    with pytest.raises(InputError, match=r"hand none to trainer\.test"):
+        make_trainer(BatchSizeCallback(cache=False, memory="4GiB", cap=4)).test(module, loader)
+    assert module.batch_size == 2
+
+
 def test_a_module_without_a_batch_size_is_told_where_to_put_it():
     module = Module()
     del module.batch_size
@@ -101,6 +161,6 @@ def test_under_ddp_both_ranks_take_what_fits_both(tmp_path):
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
     assert sorted(line for line in run.stdout.splitlines() if line.startswith("rank")) == [
-        "rank 0 ran with 24 × 2, weights equal: True",
-        "rank 1 ran with 24 × 2, weights equal: True",
+        "rank 0 ran with 24 × 2, validated with 24, weights equal: True",
+        "rank 1 ran with 24 × 2, validated with 24, weights equal: True",
     ]

@@ -1,5 +1,10 @@
 """Batch sizes of a real transformers Trainer: exact effective batch, model untouched, eval and generation apart."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
@@ -10,6 +15,7 @@ from brim.integrations import extras
 from brim.integrations.transformers import fit_arguments, train
 from brim.probing.in_process import release_memory
 
+WORKLOADS = Path(__file__).parents[2] / "workloads"
 CONFIG = GPT2Config(n_layer=1, n_embd=16, n_head=2, vocab_size=50, n_positions=64, bos_token_id=0, eos_token_id=0)
 SHORT, LONG = {"input_ids": [1, 2], "labels": [1, 2]}, {"input_ids": [3] * 48, "labels": [3] * 48}
 ROWS = [LONG if index == 9 else SHORT for index in range(16)]
@@ -74,8 +80,8 @@ def test_the_largest_divisor_that_fits_is_filled_in_and_the_model_is_as_it_was(m
     assert watcher.num_begins == 0
     assert "forward" not in vars(model)
     assert not model.is_gradient_checkpointing
-    # Every probe of the training microbatch saw the longest sample only; that of an evaluation trains on one sample.
-    assert {shape[1] for shape in model.shapes if shape[2] and shape[0] > 1} == {48}
+    # Every probe of the training microbatch saw the longest sample only; that of an evaluation trains on two samples.
+    assert {shape[1] for shape in model.shapes if shape[2] and shape[0] > 2} == {48}
     make_trainer(args).train()
     assert watcher.num_begins == 1
     assert (6, 48, True) in model.shapes
@@ -129,6 +135,20 @@ def test_a_real_limit_ends_the_search_for_the_microbatch(tmp_path):
     assert 16 <= args.per_device_train_batch_size < 4096
     assert args.per_device_train_batch_size * args.gradient_accumulation_steps == 4096
     assert fitted.train.stopped_by == "memory"
+
+
+@pytest.mark.long
+def test_two_ranks_take_what_fits_both_in_training_and_in_evaluation(tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    run = subprocess.run(
+        [*command, str(WORKLOADS / "job_ranks.py"), "transformers"], capture_output=True, text=True, timeout=280,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "BRIM_CACHE_DIR": str(tmp_path)},
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert sorted(line for line in run.stdout.splitlines() if line.startswith("rank")) == [
+        "rank 0 ran with 24 × 2, evaluated with 48, weights equal: True",
+        "rank 1 ran with 24 × 2, evaluated with 48, weights equal: True",
+    ]
 
 
 def test_a_version_too_old_says_which_is_needed(monkeypatch, tmp_path):

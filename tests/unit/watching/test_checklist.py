@@ -8,7 +8,7 @@ from brim.planning.expectation import Expectation
 from brim.project import KeptPlan
 from brim.watching.checklist import Mark, has_passed, judge, says_something_about_the_plan
 from brim.watching.job import Observed
-from brim.watching.telling import Told
+from brim.watching.told import ProcessTold, Told
 
 GIB = 2**30
 EXPECTED = Expectation(memory_bytes=24 * GIB, peak_low_bytes=18 * GIB, peak_high_bytes=22 * GIB)
@@ -19,6 +19,10 @@ PLAN = KeptPlan(
     expected=EXPECTED,
     step_seconds=0.2,
 )
+RANK = ProcessTold(
+    pid=7, num_steps=100, step_seconds=0.21, host_peak_bytes=3 * GIB, allocator_retries=0, ooms=0,
+    reserved_bytes=20 * GIB,
+)  # fmt: skip
 GOOD = Observed(
     exit_code=0,
     seconds=60.0,
@@ -26,8 +30,12 @@ GOOD = Observed(
     gpu_peak_bytes=20 * GIB,
     oom_lines=(),
     was_oom_killed=False,
-    told=Told(num_steps=100, step_seconds=0.21, allocator_retries=0, ooms=0, reserved_bytes=20 * GIB),
+    told=Told(processes=(RANK,)),
 )
+
+
+def told(**changes):
+    return Told(processes=(replace(RANK, **changes),))
 
 
 def marks(seen, plan=PLAN):
@@ -45,9 +53,10 @@ def test_a_run_as_planned_passes_everywhere():
         ({"exit_code": 1}, {"ran to its end"}),
         ({"exit_code": -9, "was_oom_killed": True}, {"ran to its end", "no out-of-memory"}),
         ({"oom_lines": ("CUDA out of memory",)}, {"no out-of-memory"}),
-        ({"told": replace(GOOD.told, ooms=2)}, {"no out-of-memory"}),
-        ({"told": replace(GOOD.told, allocator_retries=1)}, {"no allocator retries"}),
-        ({"told": replace(GOOD.told, step_seconds=0.3)}, {"step time"}),
+        ({"told": told(oom_errors=("MemoryError: no message",))}, {"no out-of-memory"}),
+        ({"told": told(ooms=2)}, {"no out-of-memory"}),
+        ({"told": told(allocator_retries=1)}, {"no allocator retries"}),
+        ({"told": told(step_seconds=0.3)}, {"step time"}),
         ({"gpu_peak_bytes": 10 * GIB}, {"fills what was planned", "peak within its range"}),
         ({"gpu_peak_bytes": 23 * GIB}, {"peak within its range"}),
     ],
@@ -78,3 +87,18 @@ def test_a_job_that_fails_for_a_reason_of_its_own_says_nothing_about_the_plan():
     assert not says_something_about_the_plan(judge(replace(GOOD, exit_code=1), PLAN))
     ran_out = replace(GOOD, exit_code=1, oom_lines=("CUDA out of memory",))
     assert says_something_about_the_plan(judge(ran_out, PLAN))
+
+
+def test_a_job_on_the_cpu_that_made_steps_had_no_retries_and_its_largest_rank_is_judged():
+    on_cpu = [replace(RANK, rank=rank, allocator_retries=None, ooms=None, reserved_bytes=None) for rank in range(2)]
+    on_cpu[1] = replace(on_cpu[1], host_peak_bytes=20 * GIB)
+    seen = replace(GOOD, gpu_peak_bytes=None, host_peak_bytes=23 * GIB, told=Told(processes=tuple(on_cpu)))
+    assert set(marks(seen).values()) == {Mark.PASS}
+    assert "20.0 GiB on the host, in the largest of 2 ranks" in judge(seen, PLAN)[4].text
+
+
+def test_why_no_step_was_seen_is_said():
+    blind = replace(GOOD, told=Told(hook_failure="ModuleNotFoundError: No module named 'brim'"))
+    assert "needs brim in its own Python: ModuleNotFoundError" in judge(blind, PLAN)[-1].text
+    assert "call brim.log_step()" in judge(replace(GOOD, told=Told()), PLAN)[-1].text
+    assert "one step has no time" in judge(replace(GOOD, told=told(num_steps=1, step_seconds=None)), PLAN)[-1].text

@@ -1,15 +1,19 @@
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import brim
 from brim.errors import InputError
 from brim.watching.following import follow
 from brim.watching.job import Job
-from brim.watching.telling import ENVIRONMENT, Told, read_told
+from brim.watching.telling import ENVIRONMENT, Diary, StepTimes
+from brim.watching.told import Told, read_told
 
 MIB = 2**20
 
@@ -87,18 +91,119 @@ def test_without_a_watch_a_step_is_told_to_nobody(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_ranks_are_added_up_and_torn_lines_passed_over(tmp_path: Path):
-    path = tmp_path / "told.jsonl"
-    path.write_text(
-        '{"pid": 1, "allocator_retries": 0, "ooms": 0, "reserved_bytes": 10}\n'
-        '{"pid": 2, "allocator_retries": 1, "ooms": 0, "reserved_bytes": 30}\n'
-        '{"pid": 1, "allocator_retries": 2, "ooms": 1, "reserved_bytes": 20, "step_seconds": 0.5}\n'
-        '{"pid": 2, "alloc'
-    )
-    assert read_told(path) == Told(num_steps=2, step_seconds=0.5, allocator_retries=3, ooms=1, reserved_bytes=30)
+def test_ranks_are_added_up(tmp_path: Path):
+    for pid, retries, seconds in ((11, 1, 0.5), (12, 2, 0.7)):
+        record = {"pid": pid, "rank": pid - 11, "num_steps": pid, "step_seconds": seconds, "oom_errors": []}
+        record |= {"allocator_retries": retries, "ooms": 0, "reserved_bytes": 10 * pid, "host_peak_bytes": 5 * pid}
+        (tmp_path / f"{pid}.json").write_text(json.dumps(record))
+    told = read_told(tmp_path)
+    assert [process.rank for process in told.processes] == [0, 1]
+    assert (told.num_steps, told.step_seconds, told.allocator_retries) == (12, 0.6, 3)
+    assert (told.ooms, told.reserved_bytes, told.host_peak_bytes) == (0, 120, 60)
     assert read_told(tmp_path / "none") == Told()
+
+
+def test_steps_that_a_job_tells_count_alone(tmp_path):
+    diary = Diary(tmp_path)
+    for _ in range(5):
+        diary.see_step()
+    for _ in range(3):
+        diary.tell_step()
+        diary.see_step()
+    diary.write()
+    assert read_told(tmp_path).num_steps == 3
+
+
+@given(st.integers(min_value=1, max_value=20_000))
+def test_kept_step_times_are_few_and_span_the_run(num_steps):
+    times = StepTimes()
+    for step in range(num_steps):
+        times.add(float(step))
+    assert abs(times.median() - (num_steps - 1) / 2) <= num_steps / 1000
+    assert len(times._kept) <= 2000
+
+
+PLAIN = """
+import torch
+model = torch.nn.Linear(4, 4)
+optimizers = [torch.optim.SGD([parameter], lr=0.1) for parameter in model.parameters()]
+for _ in range(6):
+    model(torch.randn(2, 4)).sum().backward()
+    for optimizer in optimizers:
+        optimizer.step()
+"""
+
+
+def test_the_steps_of_a_script_that_knows_nothing_of_brim_are_seen_and_so_is_its_oom():
+    seen, _ = watched(PLAIN + "import os; os.dup2(os.open(os.devnull, os.O_WRONLY), 2); torch.empty(2**60)")
+    assert seen.told.num_steps == 6
+    assert seen.told.step_seconds > 0
+    (process,) = seen.told.processes
+    assert process.host_peak_bytes > 50 * MIB
+    assert "memory" in process.oom_errors[0]
+    assert seen.oom_lines == ()
+
+
+def test_a_hook_that_fails_leaves_the_job_alone_and_says_why(monkeypatch):
+    monkeypatch.setattr("brim.watching.job.ONLOOKER", "brim.not_there")
+    seen, printed = watched("import torch; print('ran')")
+    assert printed["stdout"] == b"ran\n"
+    assert seen.told == Told(hook_failure="ModuleNotFoundError: No module named 'brim.not_there'")
 
 
 def test_telling_imports_no_torch():
     code = "import brim, sys; brim.log_step(); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+TRAINER = """
+import torch
+from torch.utils.data import Dataset
+from transformers import Trainer, TrainingArguments
+class Data(Dataset):
+    def __len__(self): return 24
+    def __getitem__(self, index): return {"x": torch.randn(4), "labels": torch.randn(1)}
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+    def forward(self, x, labels):
+        return {"loss": (self.layer(x) - labels).square().mean()}
+arguments = TrainingArguments("out", per_device_train_batch_size=2, gradient_accumulation_steps=2, num_train_epochs=1,
+                              report_to=[], save_strategy="no", use_cpu=True, disable_tqdm=True)
+Trainer(Model(), arguments, train_dataset=Data()).train()
+"""
+LIGHTNING = """
+import torch
+import lightning.pytorch as pl
+from torch.utils.data import DataLoader
+class Module(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+    def training_step(self, batch, index): return self.layer(batch).square().mean()
+    def configure_optimizers(self): return torch.optim.SGD(self.parameters(), lr=0.1)
+trainer = pl.Trainer(max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False,
+                     accumulate_grad_batches=2)
+trainer.fit(Module(), DataLoader(torch.randn(24, 4), batch_size=2))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("script", [TRAINER, LIGHTNING], ids=["transformers", "lightning"])
+def test_frameworks_are_seen_into_as_well(script, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    seen, printed = watched(script)
+    assert seen.exit_code == 0, printed["stderr"].decode()
+    assert seen.told.num_steps == 6
+    assert seen.told.step_seconds > 0
+
+
+@pytest.mark.long
+def test_every_rank_of_a_launcher_is_seen(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(PLAIN)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    with Job(command, output=lambda name, chunk: None) as job:
+        seen = follow(job, lambda devices, line: None, 0.1)
+    assert [(process.rank, process.num_steps) for process in seen.told.workers] == [(0, 6), (1, 6)]

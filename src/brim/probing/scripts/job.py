@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -16,9 +15,9 @@ from typing import Any
 from brim.devices.cpu import num_oom_kills
 from brim.probing.merging import is_from_peer
 from brim.probing.scripts.command import find_program
+from brim.probing.scripts.hooking import hook_failure, hooked_environment
 from brim.probing.scripts.records import Ended, all_done, read_records
 
-_HOOK = Path(__file__).parent / "hook"
 _POLL_SECONDS = 0.05
 # How long the other ranks and the launcher may take to say how they failed, after the first did.
 _LAST_WORDS_SECONDS = 2.0
@@ -45,14 +44,9 @@ class Watch:
 
     def environment(self, folder: Path) -> dict[str, str]:
         """Return the environment of a watched command."""
-        settings = {
-            "folder": str(folder),
-            "steps": self.steps,
-            "device": self.device,
-            "limits_bytes": list(self.limits_bytes),
-        }
-        path = os.pathsep.join(filter(None, [str(_HOOK), os.environ.get("PYTHONPATH")]))
-        return {**os.environ, "BRIM_PROBE": json.dumps(settings), "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+        settings = {"steps": self.steps, "device": self.device, "limits_bytes": list(self.limits_bytes)}
+        environment = hooked_environment("brim.probing.scripts.witness", settings, folder=folder)
+        return {**environment, "PYTHONUNBUFFERED": "1"}
 
 
 def run_job(
@@ -85,7 +79,6 @@ def run_job(
             ended_by_itself = keeper.poll() is not None
             told = _end(keeper)
         kills_after = num_oom_kills()
-        hook_failure = folder / "hook-failed.txt"
         return Ended(
             records=tuple(read_records(folder)),
             exit_code=told.get("exit_code") if ended_by_itself else None,
@@ -93,7 +86,7 @@ def run_job(
             is_hung=is_hung,
             is_host_full=kills_before is not None and (kills_after or 0) > kills_before,
             log_tail=log_tail(log),
-            hook_failure=hook_failure.read_text() if hook_failure.exists() else None,
+            hook_failure=hook_failure(folder),
         )
 
 

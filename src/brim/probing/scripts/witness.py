@@ -40,6 +40,11 @@ _WRITE_EVERY_SECONDS = 0.5
 _PATIENCE = 2
 
 
+def attach(settings: Mapping[str, Any]) -> None:
+    """Watch this process, as the start-up hook asks."""
+    Witness(settings).attach()
+
+
 class Witness:
     """Counts and limits the work of this process."""
 

@@ -1,4 +1,4 @@
-"""Python runs this at the start of every process of a probed command: it waits for torch, and then calls the witness.
+"""Python runs this at the start of every process of a command: it waits for torch, and then calls a module of brim.
 
 Nothing else may happen here: launchers, data loaders and programs that never touch torch run it too. It is no module
 of the package but the only file of a folder that comes first on PYTHONPATH, so it also runs the file it hides.
@@ -6,6 +6,7 @@ of the package but the only file of a folder that comes first on PYTHONPATH, so 
 
 from __future__ import annotations
 
+import importlib
 import importlib.machinery
 import importlib.util
 import json
@@ -52,17 +53,15 @@ class _TorchWatch:
         return spec
 
 
-def _call_the_witness() -> None:
-    settings = json.loads(os.environ["BRIM_PROBE"])
+def _call_brim() -> None:
+    settings = json.loads(os.environ["BRIM_HOOK"])
     try:
         Path(settings["folder"], f"{os.getpid()}.torch").touch()  # the command gets on, if only with its imports
-        from brim.probing.scripts.witness import Witness
-
-        Witness(settings).attach()
+        importlib.import_module(settings["module"]).attach(settings)
     except Exception:  # noqa: BLE001  the command must not fail for it
         Path(settings["folder"], "hook-failed.txt").write_text(traceback.format_exc())
 
 
 _run_the_hidden_one()
-if "BRIM_PROBE" in os.environ:
-    sys.meta_path.insert(0, _TorchWatch(_call_the_witness))
+if "BRIM_HOOK" in os.environ:
+    sys.meta_path.insert(0, _TorchWatch(_call_brim))
