@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -121,16 +121,7 @@ def _torchruns_store(seen: Mapping[str, str], nodes: int) -> tuple[str, int]:
 
 def _agree(meeting: Meeting, device: Device, *, ranks: int, observer: Observer) -> Device:
     """Return the device of the node with the least memory."""
-    seen = meeting.exchange(
-        "device",
-        {
-            "ranks": ranks,
-            "name": device.name,
-            "memory": device.memory_bytes,
-            "fill": device.fill,
-            "model": device.model,
-        },
-    )
+    seen = meeting.exchange("device", {"ranks": ranks, **asdict(device)})
     for name in ("ranks", "name"):
         values = [each[name] for each in seen]
         if len(set(values)) > 1:
@@ -138,7 +129,7 @@ def _agree(meeting: Meeting, device: Device, *, ranks: int, observer: Observer) 
             raise InputError(f"The nodes have {what} {', '.join(map(str, values))}. Start the same command on each.")
     if not meeting.leads:
         observer.note(f"node {meeting.node} of {len(seen)}: runs its ranks of the probes that node 0 asks for")
-    devices = [replace(device, memory_bytes=each["memory"], fill=each["fill"], model=each["model"]) for each in seen]
+    devices = [Device(**{name: value for name, value in each.items() if name != "ranks"}) for each in seen]
     return min(devices, key=lambda each: each.limit_bytes)
 
 

@@ -62,7 +62,7 @@ class IsolatedProber:
         self._limits_bytes = limits_bytes or (device.limit_bytes,)
         self._timeout_seconds = timeout_seconds or DEFAULT_TIMEOUT_SECONDS
         self._log = tempfile.TemporaryFile("a+b")  # noqa: SIM115  closed by close()
-        self._scratch = tempfile.TemporaryDirectory(prefix="brim-")  # what killed ranks left there goes with it
+        self._scratch = tempfile.TemporaryDirectory(prefix="brim-ranks-")  # what killed ranks left there goes with it
         self._process: subprocess.Popen[bytes] | None = None
         self._request_fd = -1
         self._events: _Events | None = None

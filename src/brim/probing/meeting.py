@@ -12,6 +12,7 @@ import importlib
 import ipaddress
 import json
 import os
+import queue
 import socket
 import threading
 import time
@@ -62,6 +63,7 @@ class Meeting:
 
     def __init__(self, place: Place, *, timeout_seconds: float | None = None) -> None:
         self._place = place
+        self._store_class, self._prefix_class = _store_classes()  # before the time runs: importing torch takes seconds
         self._deadline = time.monotonic() + (timeout_seconds or MEETING_SECONDS)
         self._timeout_seconds = timeout_seconds or MEETING_SECONDS
         self._hosts = False
@@ -131,7 +133,9 @@ class Meeting:
                 self._running = None
 
     def close(self) -> None:
-        """Leave; who hosts the store leaves last."""
+        """Leave; who hosts the store leaves last. A second call does nothing."""
+        if self._store is None:
+            return
         self._closing.set()
         self._keeper.join()
         self._leave()
@@ -146,8 +150,10 @@ class Meeting:
                 if node < self._place.num_nodes:
                     return store, node
                 problem = f"{self._place.num_nodes} nodes had come before this one"
-            except (OSError, RuntimeError) as error:
-                problem = getattr(error, "strerror", None) or str(error).partition("\n")[0]
+            except OSError as error:
+                problem = error.strerror or str(error)
+            except RuntimeError:
+                problem = "what answers there is no store of torch.distributed"
             if time.monotonic() >= self._deadline:
                 raise DeviceError(
                     f"No meeting of {self._place.num_nodes} nodes at {self._place} within {self._timeout_seconds:g} s: "
@@ -156,7 +162,6 @@ class Meeting:
             time.sleep(_LOOK_SECONDS)
 
     def _open(self) -> Any:
-        torch_store, prefix_store = _store_classes()
         host, port = self._place.host, self._place.port
         timeout = timedelta(seconds=max(1.0, self._deadline - time.monotonic()))
         listener = _listen(self._place)
@@ -164,14 +169,14 @@ class Meeting:
         if listener is None:
             # Asked beforehand, because the store itself complains on standard error as long as nobody answers.
             socket.create_connection((host, port), timeout=timeout.total_seconds()).close()
-            store = torch_store(host, port, is_master=False, timeout=timeout)
+            store = _in_time(lambda: self._store_class(host, port, is_master=False, timeout=timeout), timeout)
         else:
             descriptor = listener.detach()
-            store = torch_store(
+            store = self._store_class(
                 host, port, is_master=True, timeout=timeout, wait_for_workers=False, master_listen_fd=descriptor
             )
         store.set_timeout(timedelta(seconds=LOST_SECONDS))
-        return prefix_store(f"brim/{self._place.attempt}", store)
+        return self._prefix_class(f"brim/{self._place.attempt}", store)
 
     def _number(self, store: Any) -> int:
         if self._place.node is not None:
@@ -272,16 +277,36 @@ _LOOK_THERE = "Look at its output and at the network, and start brim again on ev
 
 
 def _store_classes() -> tuple[Any, Any]:
-    """Import torch's stores, which otherwise write a page of C++ frames whenever a peer is gone."""
+    """Import torch's stores, which otherwise write a page of C++ frames whenever a peer is gone or no peer."""
     name = "TORCH_CPP_LOG_LEVEL"
     before = os.environ.get(name)
-    os.environ.setdefault(name, "ERROR")
+    os.environ.setdefault(name, "FATAL")
     try:
         distributed: Any = importlib.import_module("torch.distributed")  # which does not say what it exports
     finally:
         if before is None:
             del os.environ[name]
     return distributed.TCPStore, distributed.PrefixStore
+
+
+def _in_time(connect: Callable[[], Any], timeout: timedelta) -> Any:
+    """Return what `connect` returns; raise where it does not come back, as with a server that never answers."""
+    made: queue.Queue[Any] = queue.Queue()
+
+    def run() -> None:
+        try:
+            made.put(connect())
+        except RuntimeError as error:
+            made.put(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        answer = made.get(timeout=timeout.total_seconds())
+    except queue.Empty:
+        raise RuntimeError("no answer") from None
+    if isinstance(answer, RuntimeError):
+        raise answer
+    return answer
 
 
 def _listen(place: Place) -> socket.socket | None:

@@ -32,7 +32,9 @@ def is_from_peer(detail: str) -> bool:
     return any(text in detail for text in PEER_TEXTS)
 
 
-def merge_outcomes(outcomes: Sequence[Mapping[str, Any]], *, num_ranks: int, died: str | None) -> dict[str, Any]:
+def merge_outcomes(
+    outcomes: Sequence[Mapping[str, Any]], *, num_ranks: int, died: str | None, called: str = "rank"
+) -> dict[str, Any]:
     """Return the outcome of a job from those that its ranks wrote.
 
     Args:
@@ -40,6 +42,7 @@ def merge_outcomes(outcomes: Sequence[Mapping[str, Any]], *, num_ranks: int, die
             their `local_rank` and the `time` they ended.
         num_ranks: How many ranks there are on this node.
         died: How the first rank that failed ended, where a signal did it.
+        called: What a rank is called that wrote nothing: only its number on this node is known.
 
     >>> fits = {"verdict": "fits", "phase": "step", "peak_bytes": 7, "step_seconds": 0.5, "samples": 6, "time": 1}
     >>> oom = {"verdict": "oom", "phase": "step", "detail": "MemoryError: no message", "time": 2}
@@ -53,7 +56,7 @@ def merge_outcomes(outcomes: Sequence[Mapping[str, Any]], *, num_ranks: int, die
         return {**first, "detail": f"rank {first['rank']}: {first['detail']}"}
     if failed or len(outcomes) < num_ranks:
         silent = sorted(set(range(num_ranks)) - {outcome["local_rank"] for outcome in outcomes})
-        who = f"(rank {', '.join(map(str, silent))}) " if silent else ""
+        who = f"({called} {', '.join(map(str, silent))}) " if silent else ""
         return {"verdict": Verdict.UNCLEAR.value, "phase": "step", "detail": f"{who}{died or 'ended without a result'}"}
     fullest = max(outcomes, key=lambda outcome: int(outcome["peak_bytes"]))
     return {
@@ -63,8 +66,8 @@ def merge_outcomes(outcomes: Sequence[Mapping[str, Any]], *, num_ranks: int, die
     }
 
 
-# What one node saw, from the least to the most that it says about the probe: of a node whose peers are gone, or that was
-# ended because another one failed, no more is known than that it did not come to its end.
+# From the least to the most that a node's verdict says: of one whose peers are gone, or that was ended because another
+# failed, no more is known than that it did not come to its end.
 _SAYING = (Verdict.FITS, Verdict.UNCLEAR, Verdict.OOM, Verdict.ERROR)
 
 

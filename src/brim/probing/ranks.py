@@ -114,7 +114,8 @@ def run_ranked(
             if failure.exitcode < 0:
                 died = f"was ended by {signal.Signals(-failure.exitcode).name}"
         outcomes = [json.loads(path.read_text()) for path in Path(folder).glob("rank*.json")]
-    merged = merge_outcomes(outcomes, num_ranks=len(probe.limits_bytes), died=died)
+    called = "rank" if rendezvous is None else "local rank"
+    merged = merge_outcomes(outcomes, num_ranks=len(probe.limits_bytes), died=died, called=called)
     if merged["verdict"] == Verdict.UNCLEAR.value and (num_oom_kills() or 0) > (kills_before or 0):
         return {**merged, "verdict": Verdict.OOM.value, "detail": "the kernel killed a rank: the host's memory ran out"}
     return merged
@@ -147,9 +148,8 @@ def _run_rank(probe: RankedProbe) -> None:
         report=report,
     )
     path = Path(probe.folder, f"rank{rank}.json")
-    path.with_suffix(".new").write_text(
-        json.dumps({**outcome, "rank": rank, "local_rank": local_rank, "time": time.time()})
-    )
+    written = {**outcome, "rank": rank, "local_rank": local_rank, "time": time.time()}
+    path.with_suffix(".new").write_text(json.dumps(written))
     path.with_suffix(".new").rename(path)
     sys.stdout.flush()
     sys.stderr.flush()

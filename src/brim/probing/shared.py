@@ -95,5 +95,5 @@ class SharedProber:
             outcome = Outcome(probe=probe, phase="load", traceback=traceback)
         if outcome.probe.detail is None:
             return outcome
-        detail = f"{socket.gethostname()}, {outcome.probe.detail}"
+        detail = f"(on {socket.gethostname()}) {outcome.probe.detail}"
         return replace(outcome, probe=replace(outcome.probe, detail=detail))
