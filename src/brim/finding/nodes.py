@@ -15,7 +15,8 @@ from brim.errors import BrimError, DeviceError, InputError
 from brim.finding.observer import Observer
 from brim.findings import Findings
 from brim.probing import PairedProber, Prober
-from brim.probing.meeting import Meeting, Place
+from brim.probing.joining import Place
+from brim.probing.meeting import Meeting
 from brim.probing.shared import SharedProber
 
 # Where nodes meet if no port is given. Source: torchrun's default.

@@ -8,20 +8,15 @@ the same store for their rendezvous.
 from __future__ import annotations
 
 import contextlib
-import importlib
-import ipaddress
 import json
-import os
-import queue
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from brim.errors import DeviceError
+from brim.probing.joining import REMEDY, Place, join, own_address
 
 # How long nodes wait for each other at first, unless the user says otherwise.
 MEETING_SECONDS = 300.0
@@ -32,26 +27,7 @@ _LOOK_SECONDS = 0.1
 # How long the ranks of a node have to end by themselves after another node failed: they may have a reason of their own.
 _GRACE_SECONDS = 1.0
 _LEFT = b"left"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where nodes meet.
-
-    Attributes:
-        num_nodes: How many of them.
-        node: Which of them this is, where something else has numbered them; None to number them as they come.
-        attempt: How often their launcher had to start them again.
-    """
-
-    host: str
-    port: int
-    num_nodes: int
-    node: int | None = None
-    attempt: int = 0
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+_LOOK_THERE = "Look at its output and at the network, and start brim again on every node."
 
 
 class Meeting:
@@ -63,11 +39,10 @@ class Meeting:
 
     def __init__(self, place: Place, *, timeout_seconds: float | None = None) -> None:
         self._place = place
-        self._store_class, self._prefix_class = _store_classes()  # before the time runs: importing torch takes seconds
-        self._deadline = time.monotonic() + (timeout_seconds or MEETING_SECONDS)
-        self._timeout_seconds = timeout_seconds or MEETING_SECONDS
-        self._hosts = False
-        self._store, self.node = self._join()
+        seconds = timeout_seconds or MEETING_SECONDS
+        joined = join(place, timeout_seconds=seconds)
+        self._store, self.node, self._hosts = joined.store, joined.node, joined.hosts
+        self._store.set_timeout(timedelta(seconds=LOST_SECONDS))
         self._num_messages = 0
         self._num_beats = 0
         self._heard: dict[int, tuple[bytes, float]] = {}
@@ -79,7 +54,7 @@ class Meeting:
         self._closing = threading.Event()
         self._keeper = threading.Thread(target=self._keep, name="brim-meeting", daemon=True)
         try:
-            self._await_all()
+            self._await_all(seconds)
         except BaseException:
             self._leave()
             raise
@@ -96,7 +71,7 @@ class Meeting:
         return {
             "endpoint": str(self._place),
             "num_nodes": self._place.num_nodes,
-            "local_address": _own_address(self._place),
+            "local_address": own_address(self._place),
         }
 
     def exchange(self, name: str, value: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -133,65 +108,22 @@ class Meeting:
                 self._running = None
 
     def close(self) -> None:
-        """Leave; who hosts the store leaves last. A second call does nothing."""
+        """Leave; who leads or hosts the store, which may be with it, leaves last. A second call does nothing."""
         if self._store is None:
             return
         self._closing.set()
         self._keeper.join()
         self._leave()
 
-    def _join(self) -> tuple[Any, int]:
-        """Return the store and this node's number, from a meeting that is not complete without it."""
-        problem = ""
-        while True:
-            try:
-                store = self._open()
-                node = self._number(store)
-                if node < self._place.num_nodes:
-                    return store, node
-                problem = f"{self._place.num_nodes} nodes had come before this one"
-            except OSError as error:
-                problem = error.strerror or str(error)
-            except RuntimeError:
-                problem = "what answers there is no store of torch.distributed"
-            if time.monotonic() >= self._deadline:
-                raise DeviceError(
-                    f"No meeting of {self._place.num_nodes} nodes at {self._place} within {self._timeout_seconds:g} s: "
-                    f"{problem}. {_REMEDY}"
-                )
-            time.sleep(_LOOK_SECONDS)
-
-    def _open(self) -> Any:
-        host, port = self._place.host, self._place.port
-        timeout = timedelta(seconds=max(1.0, self._deadline - time.monotonic()))
-        listener = _listen(self._place)
-        self._hosts = listener is not None
-        if listener is None:
-            # Asked beforehand, because the store itself complains on standard error as long as nobody answers.
-            socket.create_connection((host, port), timeout=timeout.total_seconds()).close()
-            store = _in_time(lambda: self._store_class(host, port, is_master=False, timeout=timeout), timeout)
-        else:
-            descriptor = listener.detach()
-            store = self._store_class(
-                host, port, is_master=True, timeout=timeout, wait_for_workers=False, master_listen_fd=descriptor
-            )
-        store.set_timeout(timedelta(seconds=LOST_SECONDS))
-        return self._prefix_class(f"brim/{self._place.attempt}", store)
-
-    def _number(self, store: Any) -> int:
-        if self._place.node is not None:
-            return self._place.node
-        return 0 if self._hosts else int(store.add("followers", 1))
-
-    def _await_all(self) -> None:
+    def _await_all(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
         with self._talking():
             self._beat()
             num_came = int(self._store.add("came", 1))
         while num_came < self._place.num_nodes:
-            if time.monotonic() >= self._deadline:
+            if time.monotonic() >= deadline:
                 raise DeviceError(
-                    f"{num_came} of {self._place.num_nodes} nodes came to {self._place} within "
-                    f"{self._timeout_seconds:g} s. {_REMEDY}"
+                    f"{num_came} of {self._place.num_nodes} nodes came to {self._place} within {seconds:g} s. {REMEDY}"
                 )
             time.sleep(_LOOK_SECONDS)
             with self._talking():
@@ -260,80 +192,10 @@ class Meeting:
         with contextlib.suppress(RuntimeError):
             self._store.set(f"beat/{self.node}", _LEFT)
             deadline = time.monotonic() + LOST_SECONDS
-            while self._hosts and self._others_are_here() and time.monotonic() < deadline:
+            while (self._hosts or self.leads) and self._others_are_here() and time.monotonic() < deadline:
                 time.sleep(_LOOK_SECONDS)
         self._store = None
 
     def _others_are_here(self) -> bool:
         keys = [f"beat/{node}" for node in range(self._place.num_nodes) if node not in {self.node, *self._silent}]
         return any(self._store.check([key]) and self._store.get(key) != _LEFT for key in keys)
-
-
-_REMEDY = (
-    "Start the same command once on every node (srun --ntasks-per-node=1, or torchrun --nproc-per-node=1), and check "
-    "that --nodes is right and that all can reach that address."
-)
-_LOOK_THERE = "Look at its output and at the network, and start brim again on every node."
-
-
-def _store_classes() -> tuple[Any, Any]:
-    """Import torch's stores, which otherwise write a page of C++ frames whenever a peer is gone or no peer."""
-    name = "TORCH_CPP_LOG_LEVEL"
-    before = os.environ.get(name)
-    os.environ.setdefault(name, "FATAL")
-    try:
-        distributed: Any = importlib.import_module("torch.distributed")  # which does not say what it exports
-    finally:
-        if before is None:
-            del os.environ[name]
-    return distributed.TCPStore, distributed.PrefixStore
-
-
-def _in_time(connect: Callable[[], Any], timeout: timedelta) -> Any:
-    """Return what `connect` returns; raise where it does not come back, as with a server that never answers."""
-    made: queue.Queue[Any] = queue.Queue()
-
-    def run() -> None:
-        try:
-            made.put(connect())
-        except RuntimeError as error:
-            made.put(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    try:
-        answer = made.get(timeout=timeout.total_seconds())
-    except queue.Empty:
-        raise RuntimeError("no answer") from None
-    if isinstance(answer, RuntimeError):
-        raise answer
-    return answer
-
-
-def _listen(place: Place) -> socket.socket | None:
-    """Return a socket that listens at the place; None where it is another machine's, or taken."""
-    if not any(_is_own(info) for info in socket.getaddrinfo(place.host, None, type=socket.SOCK_STREAM)):
-        return None
-    # On all interfaces: a machine's own name often leads to its loopback, where no other node could come in.
-    try:
-        if socket.has_dualstack_ipv6():
-            return socket.create_server(("::", place.port), family=socket.AF_INET6, dualstack_ipv6=True)
-        return socket.create_server(("", place.port))
-    except OSError:
-        return None
-
-
-def _is_own(info: tuple[Any, ...]) -> bool:
-    family, kind, _, _, address = info
-    with socket.socket(family, kind) as trial:
-        try:
-            trial.bind((address[0], 0, *address[2:]))
-        except OSError:
-            return False
-    return True
-
-
-def _own_address(place: Place) -> str:
-    """Return how other nodes reach this one: as it is seen at the place, or by the place's own name."""
-    with socket.create_connection((place.host, place.port)) as connection:
-        address: str = connection.getsockname()[0]
-    return place.host if ipaddress.ip_address(address.partition("%")[0]).is_loopback else address

@@ -142,7 +142,7 @@ def test_an_error_on_one_node_is_the_same_error_on_both(start):
 def test_nodes_under_torchrun_meet_in_its_store(start):
     launcher = ["torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d"]
     launcher += ["--rdzv-endpoint=localhost:{port}"]
-    codes, printed, said = start("Train", "--start", "2", "--cap", "2", launcher=launcher).results()
+    codes, printed, said = start("Train", "--cap", "2", launcher=launcher).results()
     assert codes == [0, 0], said
     assert printed[0] == printed[1]
     assert json.loads(printed[0])["findings"][0]["microbatch"] == 2

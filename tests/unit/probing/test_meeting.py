@@ -8,7 +8,8 @@ import pytest
 
 from brim.errors import DeviceError
 from brim.probing import meeting as module
-from brim.probing.meeting import Meeting, Place
+from brim.probing.joining import Place
+from brim.probing.meeting import Meeting
 
 
 @pytest.fixture
