@@ -11,8 +11,9 @@ import psutil
 import pytest
 from tests.conftest import WORKLOADS
 
-from brim.errors import InputError
-from brim.finding.nodes import find_place
+from brim.errors import InputError, WorkloadError
+from brim.finding.nodes import _pack, _unpack, find_place
+from brim.findings import Findings
 
 RANKED = f"{WORKLOADS}/ranked.py"
 TORCHRUN = {
@@ -64,6 +65,22 @@ def test_one_node_searches_alone_unless_asked_otherwise(ranks, environment):
 def test_nodes_that_cannot_be_are_refused(settings, environment, message):
     with pytest.raises(InputError, match=message):
         find_place(**{"ranks": 8, "nodes": None, "endpoint": None, **settings}, environment=environment)
+
+
+def test_an_error_is_the_same_on_another_node():
+    error = WorkloadError("step failed", phase="step", traceback="line 1", log_tail="the end")
+    error.findings = Findings(
+        workload="w", kind="train", device_name="cpu", memory_bytes=8, fill=0.9, strategy="guided", findings=()
+    )
+    there = _unpack(json.loads(json.dumps(_pack(error))), prefix="Node 1: ")
+    assert type(there) is WorkloadError
+    assert str(there) == "Node 1: step failed"
+    assert (there.phase, there.traceback, there.log_tail, there.findings) == (
+        "step",
+        "line 1",
+        "the end",
+        error.findings,
+    )
 
 
 class Pair:
