@@ -51,11 +51,13 @@ class Joined:
     Attributes:
         store: Where all nodes read and write.
         node: The node's number.
+        address: How other nodes reach this one.
         hosts: Whether the store lives in this process.
     """
 
     store: Any
     node: int
+    address: str
     hosts: bool
 
 
@@ -66,10 +68,11 @@ def join(place: Place, *, timeout_seconds: float) -> Joined:
     while True:
         try:
             store, hosts = _open(place, store_class, timedelta(seconds=max(1.0, deadline - time.monotonic())))
+            address = _own_address(place)
             shared = prefix_class(f"brim/{place.attempt}", store)
             node = _number(place, shared, hosts=hosts)
             if node < place.num_nodes:
-                return Joined(store=shared, node=node, hosts=hosts)
+                return Joined(store=shared, node=node, address=address, hosts=hosts)
             problem = f"{place.num_nodes} nodes had come before this one"
         except OSError as error:
             problem = error.strerror or str(error)
@@ -154,7 +157,7 @@ def _is_own(info: tuple[Any, ...]) -> bool:
     return True
 
 
-def own_address(place: Place) -> str:
+def _own_address(place: Place) -> str:
     """Return how other nodes reach this one: as it is seen at the place, or by the place's own name."""
     with socket.create_connection((place.host, place.port)) as connection:
         address: str = connection.getsockname()[0]

@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import Any
 
 from brim.errors import DeviceError
-from brim.probing.joining import REMEDY, Place, join, own_address
+from brim.probing.joining import REMEDY, Place, join
 
 # How long nodes wait for each other at first, unless the user says otherwise.
 MEETING_SECONDS = 300.0
@@ -42,6 +42,7 @@ class Meeting:
         seconds = timeout_seconds or MEETING_SECONDS
         joined = join(place, timeout_seconds=seconds)
         self._store, self.node, self._hosts = joined.store, joined.node, joined.hosts
+        self._address = joined.address
         self._store.set_timeout(timedelta(seconds=LOST_SECONDS))
         self._num_messages = 0
         self._num_beats = 0
@@ -71,7 +72,7 @@ class Meeting:
         return {
             "endpoint": str(self._place),
             "num_nodes": self._place.num_nodes,
-            "local_address": own_address(self._place),
+            "local_address": self._address,
         }
 
     def exchange(self, name: str, value: Mapping[str, Any]) -> list[dict[str, Any]]:
