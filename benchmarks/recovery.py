@@ -8,7 +8,8 @@ Overhead: windows of `step` with and without recovery take turns, on one thread,
 that other work on the machine does not count. The model has BatchNorm, whose buffers are kept for every window. The
 same on two ranks with DDP and gloo: there, recovery also means that ranks agree at the end of a window and only then
 bring gradients together, where DDP alone does so during the last backward pass. Waiting is no CPU time, so the wall
-clock is given beside it.
+clock is given beside it. Each share is the median over pairs of windows, with the quartiles, which tell the noise.
+Ranks have a model for each kind of window, because DDP cannot be shared, and weights that lie elsewhere count as well.
 
     python benchmarks/recovery.py [--out FILE]
 """
@@ -125,7 +126,7 @@ def measure_overhead(
     seconds: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
     runs = {}
     for recover in seconds:
-        model = wrap(copy.deepcopy(nn.Sequential(*layers, nn.Linear(320, 320))))
+        model = wrap(nn.Sequential(*layers, nn.Linear(320, 320)))
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
         runs[recover] = model, brim.Accumulator(model, optimizer, accumulation=4, recover=recover)
     for turn in range(NUM_WINDOWS):
@@ -136,19 +137,15 @@ def measure_overhead(
             started = time.process_time(), time.perf_counter()
             acc.step(x, lambda part, model=model: F.mse_loss(model(part), part, reduction="sum"))
             seconds[recover].append((time.process_time() - started[0], time.perf_counter() - started[1]))
-    shares = []
-    for clock in range(2):
+    found = {"first_window_seconds": seconds[True][0][0] - seconds[False][0][0]}
+    for clock, prefix in enumerate(("", "wall_")):
         pairs = zip(seconds[True][1:], seconds[False][1:], strict=True)  # the first one starts what the others use
         window_seconds = statistics.median(times[clock] for times in seconds[False])
-        added_seconds = statistics.median(with_it[clock] - without[clock] for with_it, without in pairs)
-        shares.append((window_seconds, added_seconds / window_seconds))
-    return {
-        "window_seconds": shares[0][0],
-        "overhead": shares[0][1],
-        "wall_window_seconds": shares[1][0],
-        "wall_overhead": shares[1][1],
-        "first_window_seconds": seconds[True][0][0] - seconds[False][0][0],
-    }
+        added = statistics.quantiles([with_it[clock] - without[clock] for with_it, without in pairs], n=4)
+        low, middle, high = (quartile / window_seconds for quartile in added)
+        found[f"{prefix}window_seconds"], found[f"{prefix}overhead"] = window_seconds, middle
+        found[f"{prefix}overhead_low"], found[f"{prefix}overhead_high"] = low, high
+    return found
 
 
 def measure_ranks() -> dict[str, float]:
@@ -162,7 +159,7 @@ def measure_ranks() -> dict[str, float]:
 def _run_rank(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=NUM_RANKS)
-    found = measure_overhead(wrap=DistributedDataParallel, wait=dist.barrier)
+    found = measure_overhead(wrap=lambda model: DistributedDataParallel(copy.deepcopy(model)), wait=dist.barrier)
     Path(folder, f"{rank}.json").write_text(json.dumps(found))
     dist.destroy_process_group()
 
