@@ -5,7 +5,11 @@ smaller, so whenever the limit has grown, a new Accumulator begins with whole ba
 The same steps without a limit are the truth: every batch once, and the same losses in float64.
 
 Overhead: windows of `step` with and without recovery take turns, on one thread, timed as CPU time of the process, so
-that other work on the machine does not count. The model has BatchNorm, whose buffers are kept for every window.
+that other work on the machine does not count. The model has BatchNorm, whose buffers are kept for every window. The
+same on two ranks with DDP and gloo: there, recovery also means that ranks agree at the end of a window and only then
+bring gradients together, where DDP alone does so during the last backward pass. Waiting is no CPU time, so the wall
+clock is given beside it. Each share is the median over pairs of windows, with the quartiles, which tell the noise.
+Ranks have a model for each kind of window, because DDP cannot be shared, and weights that lie elsewhere count as well.
 
     python benchmarks/recovery.py [--out FILE]
 """
@@ -13,6 +17,7 @@ that other work on the machine does not count. The model has BatchNorm, whose bu
 from __future__ import annotations
 
 import argparse
+import copy
 import ctypes
 import importlib.metadata
 import json
@@ -20,13 +25,17 @@ import logging
 import platform
 import resource
 import statistics
+import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
 
 import brim
 from brim.devices.cpu import data_bytes
@@ -45,6 +54,7 @@ ROOMS_BYTES = tuple(mebibytes * 2**20 for mebibytes in (96, 16, 96, 10, 96, 16, 
 MMAP_THRESHOLD = (-3, 64 * 2**10)
 # As many windows of each kind for the overhead; a window takes about 60 ms on one thread.
 NUM_WINDOWS = 100
+NUM_RANKS = 2
 LARGEST_DIFFERENCE = 1e-10
 LARGEST_OVERHEAD = 0.01
 
@@ -101,30 +111,57 @@ def soak(*, limited: bool) -> dict[str, Any]:
     return {"losses": losses, "sums": sums, "num_samples": num_samples, "num_recovered": counted.num_lines}
 
 
-def measure_overhead() -> dict[str, float]:
-    """Return the seconds of a window without recovery, and what recovery adds to it, as a share."""
+def measure_overhead(
+    *, wrap: Callable[[nn.Module], nn.Module] = lambda model: model, wait: Callable[[], object] = lambda: None
+) -> dict[str, float]:
+    """Return the seconds of a window without recovery, and what recovery adds to it, as a share.
+
+    Args:
+        wrap: What goes around a model.
+        wait: Called before each window.
+    """
+    torch.manual_seed(0)
     layers = [nn.Sequential(nn.Linear(320, 320), nn.BatchNorm1d(320), nn.ReLU()) for _ in range(8)]
     x = torch.randn(512, 320)
-    seconds: dict[bool, list[float]] = {True: [], False: []}
+    seconds: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
     runs = {}
     for recover in seconds:
-        model = nn.Sequential(*layers, nn.Linear(320, 320))
+        model = wrap(nn.Sequential(*layers, nn.Linear(320, 320)))
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
         runs[recover] = model, brim.Accumulator(model, optimizer, accumulation=4, recover=recover)
     for turn in range(NUM_WINDOWS):
         # Who goes first changes, so that what follows the other's garbage is shared.
         for recover in (True, False) if turn % 2 else (False, True):
             model, acc = runs[recover]
-            started = time.process_time()
+            wait()
+            started = time.process_time(), time.perf_counter()
             acc.step(x, lambda part, model=model: F.mse_loss(model(part), part, reduction="sum"))
-            seconds[recover].append(time.process_time() - started)
-    pairs = zip(seconds[True][1:], seconds[False][1:], strict=True)  # the first one starts what the others use
-    window_seconds = statistics.median(seconds[False])
-    return {
-        "window_seconds": window_seconds,
-        "overhead": statistics.median(with_it - without for with_it, without in pairs) / window_seconds,
-        "first_window_seconds": seconds[True][0] - seconds[False][0],
-    }
+            seconds[recover].append((time.process_time() - started[0], time.perf_counter() - started[1]))
+    found = {"first_window_seconds": seconds[True][0][0] - seconds[False][0][0]}
+    for clock, prefix in enumerate(("", "wall_")):
+        pairs = zip(seconds[True][1:], seconds[False][1:], strict=True)  # the first one starts what the others use
+        window_seconds = statistics.median(times[clock] for times in seconds[False])
+        added = statistics.quantiles([with_it[clock] - without[clock] for with_it, without in pairs], n=4)
+        low, middle, high = (quartile / window_seconds for quartile in added)
+        found[f"{prefix}window_seconds"], found[f"{prefix}overhead"] = window_seconds, middle
+        found[f"{prefix}overhead_low"], found[f"{prefix}overhead_high"] = low, high
+    return found
+
+
+def measure_ranks() -> dict[str, float]:
+    """Return the same over ranks, the means of what each of them measured."""
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.start_processes(_run_rank, args=(folder,), nprocs=NUM_RANKS, start_method="spawn")
+        found = [json.loads(path.read_text()) for path in Path(folder).glob("*.json")]
+    return {name: statistics.mean(each[name] for each in found) for name in found[0]}
+
+
+def _run_rank(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=NUM_RANKS)
+    found = measure_overhead(wrap=lambda model: DistributedDataParallel(copy.deepcopy(model)), wait=dist.barrier)
+    Path(folder, f"{rank}.json").write_text(json.dumps(found))
+    dist.destroy_process_group()
 
 
 def check_targets(result: dict[str, Any]) -> list[Target]:
@@ -159,7 +196,7 @@ def main() -> None:
     out = parser.parse_args().out
     torch.set_num_threads(1)
     console = make_console()
-    cost = measure_overhead()
+    cost, ranks = measure_overhead(), measure_ranks()
     ctypes.CDLL(None).mallopt(*MMAP_THRESHOLD)
     truth, found = soak(limited=False), soak(limited=True)
     differences = [abs(a - b) / abs(b) for a, b in zip(found["losses"], truth["losses"], strict=True)]
@@ -170,6 +207,7 @@ def main() -> None:
         "same_batches": found["sums"] == truth["sums"],
         "largest_loss_difference": max(differences),
         **cost,
+        "ranks": {"num_ranks": NUM_RANKS, **ranks},
     }
     console.print_json(data=result)
     targets = check_targets(result)

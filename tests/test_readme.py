@@ -24,6 +24,7 @@ COMMANDS = (
 # Options of launchers and scripts that the documents speak of.
 OF_OTHERS = {"--help", "--bs", "--batch_size", "--nproc-per-node", "--num_processes", "--output_dir"}
 OF_OTHERS |= {"--auto_adjust_batch_size", "--start_from_max_crops"}
+OF_OTHERS |= {"--nnodes", "--ntasks-per-node", "--rdzv-backend", "--start-method"}
 PAGES = [README, CHINESE, *(page.read_text() for page in sorted((ROOT / "docs").rglob("*.md")))]
 
 

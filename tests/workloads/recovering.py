@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import brim
 from brim.devices.cpu import data_bytes
+from brim.training import averaging
 
 NUM_WINDOWS = 4
 NUM_SAMPLES = 8
@@ -115,6 +116,29 @@ def run_under_a_limit() -> dict[str, object]:
     return {"is_updated": is_updated, "sizes": sizes, "weight": model.module[0].weight.detach().clone()}
 
 
+def average_without_room() -> dict[str, object]:
+    """Rank 1 runs out of memory when gradients are brought together, after both ranks have agreed on the window."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Linear(4096, 4096, bias=False))
+    acc = brim.Accumulator(model, torch.optim.SGD(model.parameters(), lr=0.1), accumulation=1)
+    before, reduce = resource.getrlimit(resource.RLIMIT_DATA), acc._sync.reduce
+    rooms: list[bool] = []
+
+    def reduce_under_a_limit(parameters: list[torch.Tensor]) -> None:
+        if dist.get_rank() == 1:
+            resource.setrlimit(resource.RLIMIT_DATA, (data_bytes() + ROOM_BYTES // 3, before[1]))
+        try:
+            rooms.append(averaging._room_for(parameters) is not None)
+            reduce(parameters)
+        finally:
+            resource.setrlimit(resource.RLIMIT_DATA, before)
+
+    acc._sync.reduce = reduce_under_a_limit
+    x = torch.full((1, 4096), 1.0 + dist.get_rank())
+    is_updated = acc.step(x, lambda part: model(part).sum())
+    return {"is_updated": is_updated, "rooms": rooms, "weight": model.module.weight.detach()[:2].clone()}
+
+
 def fail_otherwise() -> str:
     """Rank 1 fails for another reason; both go on with the next window."""
     model = DistributedDataParallel(Net())
@@ -174,6 +198,7 @@ def main() -> None:
     results["random"] = run_windows(rank=1, place="backward", limit=2, is_random=True)
     results["random undisturbed"] = run_windows(rank=None, is_random=True)
     results["limit"] = run_under_a_limit()
+    results["no room"] = average_without_room()
     results["failed"] = fail_otherwise()
     results["end"] = come_to_the_end()
     results["uneven"] = finish_early()

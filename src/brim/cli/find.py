@@ -55,6 +55,13 @@ def command(
         int | None, typer.Option(help="Whole steps in each probe. Default: 3, or 9 for --goal fastest.")
     ] = None,
     ranks: Annotated[int, typer.Option(help="Data-parallel processes, one device each; a workload's own wrap.")] = 1,
+    nodes: Annotated[
+        int | None,
+        typer.Option(help="Machines that share the ranks, each running this command. Default: Slurm's or torchrun's."),
+    ] = None,
+    rdzv_endpoint: Annotated[
+        str | None, typer.Option(help="Where these machines meet. Default: torchrun's own store.", metavar="HOST:PORT")
+    ] = None,
     tries: Annotated[int | None, typer.Option(help="Sizes to try for a case, the confirmation aside.")] = None,
     time_limit: Annotated[str | None, typer.Option(help="Time for the search of a case, e.g. 90s.")] = None,
     timeout: Annotated[
@@ -97,6 +104,8 @@ def command(
         goal=goal,
         steps=steps,
         ranks=ranks,
+        nodes=nodes,
+        rdzv_endpoint=rdzv_endpoint,
         timeout=timeout,
         cache=not no_cache,
         tries=tries,

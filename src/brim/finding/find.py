@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from brim.cases import Case, CaseValue, as_cases
-from brim.devices import resolve_ranks
+from brim.devices import Device, resolve_ranks
 from brim.errors import InputError
+from brim.finding.nodes import find_place, find_together
 from brim.finding.observer import LogObserver, Observer
 from brim.finding.run import Run
 from brim.finding.subject import Subject
 from brim.findings import Findings
 from brim.planning.buckets import bucket_edges
 from brim.planning.lengths import as_lengths, check_longest
+from brim.probing import Prober
 from brim.probing.groups import PROBING_VARIABLE
+from brim.probing.meeting import Meeting
 from brim.searching import Bounds, Doubling, Estimate, Fastest, ScaleTable, Strategy
 from brim.searching.bounds import LARGEST_MICROBATCH
 from brim.searching.estimate import MAX_TRIES
@@ -44,6 +48,8 @@ def find(
     goal: str = "largest",
     steps: int | None = None,
     ranks: int = 1,
+    nodes: int | None = None,
+    rdzv_endpoint: str | None = None,
     timeout: float | str | None = None,
     cache: bool = True,
     isolate: bool = True,
@@ -71,7 +77,11 @@ def find(
         steps: How many whole steps each probe runs; None for 3, or 9 for the goal `fastest`.
         ranks: Data-parallel processes. With more than one, a probe is a job of `torch.distributed`, one device for each
             rank, with what `Workload.wrap` asks for around the modules. The worst rank decides.
-        timeout: Seconds a probe may go without reaching its next step before it is ended; None for ten minutes.
+        nodes: Over how many machines the ranks are spread, each of which makes this same call; None for what Slurm or
+            torchrun says. Every node returns the same findings.
+        rdzv_endpoint: `"HOST:PORT"`, where these meet; None for one machine, or for torchrun's own store.
+        timeout: Seconds a probe may go without reaching its next step before it is ended; None for ten minutes. Nodes
+            wait for each other as long, or five minutes.
         cache: Whether to use and extend the history of findings. A hit costs one confirming probe.
         isolate: Whether to probe in child processes. False probes here and puts everything back as it was.
         tries: How many sizes may be tried for a case, the confirmation aside.
@@ -119,34 +129,48 @@ def find(
         raise InputError("A probe in this process cannot be ended: leave out timeout, or use isolate=True.")
     if lengths is not None and not isinstance(workload, (str, type)):
         raise InputError("A command draws its own samples: lengths are for a workload, whose batch(size) follows them.")
-    subject = Subject(workload, ranks=ranks, isolate=isolate)
+    place = find_place(ranks=ranks, nodes=nodes, endpoint=rdzv_endpoint)
+    num_nodes = 1 if place is None else place.num_nodes
+    subject = Subject(workload, ranks=ranks, nodes=num_nodes, isolate=isolate)
     observer = observer or LogObserver()
     subject.check(listed, observer)
     found_device, limits_bytes = resolve_ranks(device, memory=memory, fill=fill, num_ranks=subject.ranks)
-    strategy_name = strategy if isinstance(strategy, str) else strategy.name
-    if goal == "fastest":
-        fastest = Fastest(limit_bytes=found_device.limit_bytes)
-        strategy_name, make_strategy = fastest.name, lambda case: fastest
-    run = Run(
-        subject=subject,
-        device=found_device,
-        bounds=bounds,
-        steps=steps,
-        strategy_name=strategy_name,
-        make_strategy=make_strategy,
-        observer=observer,
-        ranks=ranks,
-        isolate=isolate,
-        # A strategy object or a table of the user's own cannot be compared with another run's.
-        cache=cache and isinstance(strategy, str) and scale_table is None,
-    )
-    observer.started(listed, limit_bytes=found_device.limit_bytes)
-    prober = subject.make_prober(found_device, limits_bytes, timeout_seconds=timeout_seconds, observer=observer)
-    try:
+
+    def search(device: Device, prober: Prober) -> Findings:
+        fastest = Fastest(limit_bytes=device.limit_bytes) if goal == "fastest" else None
+        run = Run(
+            subject=subject,
+            device=device,
+            bounds=bounds,
+            steps=steps,
+            strategy_name=fastest.name if fastest else strategy if isinstance(strategy, str) else strategy.name,
+            make_strategy=(lambda case: fastest) if fastest else make_strategy,
+            observer=observer,
+            ranks=ranks,
+            nodes=num_nodes,
+            isolate=isolate,
+            # A strategy object or a table of the user's own cannot be compared with another run's.
+            cache=cache and isinstance(strategy, str) and scale_table is None,
+        )
+        observer.started(listed, limit_bytes=device.limit_bytes)
         findings = run.search_all(prober, listed)
         return findings if lengths is None else run.run_mix(prober, findings)
-    finally:
-        prober.close()
+
+    if place is not None:
+        with contextlib.closing(Meeting(place, timeout_seconds=timeout_seconds)) as meeting:
+            return find_together(
+                meeting,
+                search,
+                address=subject.identity,
+                device=found_device,
+                limits_bytes=limits_bytes,
+                ranks=ranks,
+                timeout_seconds=timeout_seconds,
+                observer=observer,
+            )
+    prober = subject.make_prober(found_device, limits_bytes, timeout_seconds=timeout_seconds, observer=observer)
+    with contextlib.closing(prober):
+        return search(found_device, prober)
 
 
 def _bucket_cases(lengths: Iterable[int], cases: Iterable[Mapping[str, CaseValue]] | None) -> list[Case]:

@@ -34,6 +34,7 @@ class Run:
         make_strategy: Callable[[Case], Strategy | None],
         observer: Observer,
         ranks: int,
+        nodes: int,
         isolate: bool,
         cache: bool,
     ) -> None:
@@ -44,6 +45,7 @@ class Run:
         self._strategy_name = strategy_name
         self._make_strategy = make_strategy
         self._ranks = ranks
+        self._nodes = nodes
         self._isolate = isolate
         self._history = History(warn=observer.warn) if cache else None
         self.observer = observer
@@ -115,6 +117,7 @@ class Run:
             "strategy": self._strategy_name,
             "bounds": [bounds.cap, bounds.start, bounds.multiple_of, bounds.tries],
             "ranks": self._ranks,
+            "nodes": self._nodes,
             "torch": importlib.metadata.version("torch"),
             "python": platform.python_version(),
         }

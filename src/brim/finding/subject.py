@@ -22,10 +22,10 @@ class Subject:
         label: How tables name it.
         identity: How the history knows it.
         command: The command, or None where it is a workload.
-        ranks: How many ranks share this machine; of a command, as far as that can be told before it runs.
+        ranks: How many ranks share this node; of a command, as far as that can be told before it runs.
     """
 
-    def __init__(self, given: str | type[Workload] | Sequence[str], *, ranks: int, isolate: bool) -> None:
+    def __init__(self, given: str | type[Workload] | Sequence[str], *, ranks: int, nodes: int, isolate: bool) -> None:
         self.command: Command | None = None
         self._isolate = isolate
         if isinstance(given, (list, tuple)):
@@ -34,7 +34,7 @@ class Subject:
             self.identity = f"{Path.cwd()}$ {self.command}"  # its paths may be relative
             if not isolate:
                 raise InputError("A command runs in processes of its own: leave out isolate=False.")
-            if ranks != 1:
+            if ranks != 1 or nodes != 1:
                 raise InputError(
                     f"ranks is {ranks}, but a command starts its ranks itself. Say it there: "
                     f"torchrun --nproc-per-node={ranks} {self.command.label} …"
@@ -43,7 +43,7 @@ class Subject:
             return
         if ranks != 1 and not isolate:
             raise InputError(f"{ranks} ranks are {ranks} processes: leave out isolate=False.")
-        self.ranks = ranks
+        self.ranks = ranks // nodes
         workload: Any = given  # what is neither is refused by `address_of`
         if isinstance(workload, str):
             check_address(workload)

@@ -22,6 +22,7 @@ class StepDown:
         limit: The samples that a microbatch may have; None as long as nothing failed.
         num_steps: How often it went down.
         is_checkpointed: Whether checkpointing is on.
+        smallest: The fewest samples that a microbatch may have.
 
     >>> way = StepDown(sizes=(16, 4), checkpointing=True)
     >>> steps = [way := way.after(16), way := way.after(4), way.after(4)]
@@ -34,6 +35,7 @@ class StepDown:
     limit: int | None = None
     num_steps: int = 0
     is_checkpointed: bool = False
+    smallest: int = 1
 
     def __post_init__(self) -> None:
         if self.sizes is None:
@@ -62,6 +64,5 @@ class StepDown:
         return max(at_least, needed)
 
     def _smaller(self, failed: int) -> int | None:
-        if self.sizes is None:
-            return failed // 2 or None
-        return next((size for size in self.sizes if size < failed), None)
+        sizes = (failed // 2,) if self.sizes is None else self.sizes
+        return next((size for size in sizes if self.smallest <= size < failed), None)

@@ -54,12 +54,15 @@ class IsolatedProber:
         *,
         limits_bytes: tuple[int, ...] = (),
         timeout_seconds: float | None = None,
+        rendezvous: Mapping[str, Any] | None = None,
     ) -> None:
         self._address = address
         self._device = device
+        self._rendezvous = rendezvous
         self._limits_bytes = limits_bytes or (device.limit_bytes,)
         self._timeout_seconds = timeout_seconds or DEFAULT_TIMEOUT_SECONDS
         self._log = tempfile.TemporaryFile("a+b")  # noqa: SIM115  closed by close()
+        self._scratch = tempfile.TemporaryDirectory(prefix="brim-ranks-")  # what killed ranks left there goes with it
         self._process: subprocess.Popen[bytes] | None = None
         self._request_fd = -1
         self._events: _Events | None = None
@@ -76,11 +79,11 @@ class IsolatedProber:
         self._await_ready()
         return self._kind
 
-    def probe(self, case: Case, microbatch: int, *, steps: int, mix: Mix = ()) -> Outcome:
-        """Run one probe in a fresh process."""
+    def probe(self, case: Case, microbatch: int, *, steps: int, mix: Mix = (), run: str | None = None) -> Outcome:
+        """Run one probe in a fresh process; with other nodes, under the name that all of them call it."""
         kills_before = num_oom_kills()
         request = {"do": "probe", "case": dict(case), "microbatch": microbatch, "steps": steps, "mix": list(mix)}
-        reply = self._ask(request, self._timeout_seconds)
+        reply = self._ask({**request, "run": run}, self._timeout_seconds)
         if reply.message is not None:
             failed = reply.message["verdict"] in (Verdict.ERROR, Verdict.UNCLEAR)
             tail = self._log_tail() if failed else ""
@@ -107,10 +110,17 @@ class IsolatedProber:
             problem=reply.message.get("problem"),
         )
 
+    def end_probe(self) -> None:
+        """End the probe that another thread waits for, which then is unclear."""
+        process, child_pid = self._process, self._child_pid
+        if process is not None and (child_pid is not None or not self._reusable):
+            kill_group(child_pid or process.pid)
+
     def close(self) -> None:
         """End the server and whatever runs in it."""
         self._stop()
         self._log.close()
+        self._scratch.cleanup()
 
     def _start(self) -> None:
         request_read, self._request_fd = os.pipe()
@@ -119,6 +129,8 @@ class IsolatedProber:
             "address": self._address,
             "device_name": self._device.name,
             "limits_bytes": self._limits_bytes,
+            "rendezvous": self._rendezvous,
+            "scratch": self._scratch.name,
             "request_fd": request_read,
             "event_fd": event_write,
         }

@@ -1,11 +1,13 @@
-"""One outcome from those of all ranks: the worst decides, and of several failures the first."""
+"""One outcome from those of all ranks and nodes: the worst decides, and of several failures the first."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from brim.findings import Verdict
+from brim.probing.outcome import Outcome
 
 # How collectives fail on a rank whose peer has died or left: what happened there is the reason, not this.
 PEER_TEXTS = (
@@ -30,13 +32,17 @@ def is_from_peer(detail: str) -> bool:
     return any(text in detail for text in PEER_TEXTS)
 
 
-def merge_outcomes(outcomes: Sequence[Mapping[str, Any]], *, num_ranks: int, died: str | None) -> dict[str, Any]:
+def merge_outcomes(
+    outcomes: Sequence[Mapping[str, Any]], *, num_ranks: int, died: str | None, called: str = "rank"
+) -> dict[str, Any]:
     """Return the outcome of a job from those that its ranks wrote.
 
     Args:
-        outcomes: What `run_trial` returned on the ranks that got so far, with their `rank` and the `time` they ended.
-        num_ranks: How many ranks there are.
+        outcomes: What `run_trial` returned on the ranks that got so far, with their `rank`,
+            their `local_rank` and the `time` they ended.
+        num_ranks: How many ranks there are on this node.
         died: How the first rank that failed ended, where a signal did it.
+        called: What a rank is called that wrote nothing: only its number on this node is known.
 
     >>> fits = {"verdict": "fits", "phase": "step", "peak_bytes": 7, "step_seconds": 0.5, "samples": 6, "time": 1}
     >>> oom = {"verdict": "oom", "phase": "step", "detail": "MemoryError: no message", "time": 2}
@@ -49,8 +55,8 @@ def merge_outcomes(outcomes: Sequence[Mapping[str, Any]], *, num_ranks: int, die
         first = min(causes, key=lambda outcome: float(outcome["time"]))
         return {**first, "detail": f"rank {first['rank']}: {first['detail']}"}
     if failed or len(outcomes) < num_ranks:
-        silent = sorted(set(range(num_ranks)) - {outcome["rank"] for outcome in outcomes})
-        who = f"(rank {', '.join(map(str, silent))}) " if silent else ""
+        silent = sorted(set(range(num_ranks)) - {outcome["local_rank"] for outcome in outcomes})
+        who = f"({called} {', '.join(map(str, silent))}) " if silent else ""
         return {"verdict": Verdict.UNCLEAR.value, "phase": "step", "detail": f"{who}{died or 'ended without a result'}"}
     fullest = max(outcomes, key=lambda outcome: int(outcome["peak_bytes"]))
     return {
@@ -58,3 +64,26 @@ def merge_outcomes(outcomes: Sequence[Mapping[str, Any]], *, num_ranks: int, die
         "step_seconds": max(outcome["step_seconds"] for outcome in outcomes),
         "samples": min(outcome["samples"] for outcome in outcomes),
     }
+
+
+# From the least to the most that a node's verdict says: of one whose peers are gone, or that was ended because another
+# failed, no more is known than that it did not come to its end.
+_SAYING = (Verdict.FITS, Verdict.UNCLEAR, Verdict.OOM, Verdict.ERROR)
+
+
+def merge_nodes(outcomes: Sequence[Outcome], *, order: Sequence[int]) -> Outcome:
+    """Return the outcome of a probe from those of the nodes that shared it.
+
+    Args:
+        outcomes: What each node saw of its own ranks.
+        order: For each node, how many others had failed before it.
+    """
+    worst = max((outcome.probe.verdict for outcome in outcomes), key=_SAYING.index)
+    if worst is not Verdict.FITS:
+        alike = [node for node, outcome in enumerate(outcomes) if outcome.probe.verdict is worst]
+        return outcomes[min(alike, key=lambda node: order[node])]
+    probes = [outcome.probe for outcome in outcomes]
+    fullest = max(probes, key=lambda probe: probe.peak_bytes or 0)
+    slowest = max(probe.step_seconds or 0.0 for probe in probes)
+    fewest = min(probe.samples for probe in probes)
+    return replace(outcomes[0], probe=replace(fullest, step_seconds=slowest, samples=fewest))

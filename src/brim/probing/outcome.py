@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from brim.cases import Case
@@ -31,6 +31,15 @@ class Outcome:
     log_tail: str = ""
     sources: Mapping[str, str] = field(default_factory=dict)
     log_file: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the outcome as plain data."""
+        return {**asdict(self), "probe": self.probe.to_dict()}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Outcome:
+        """Read what `to_dict` wrote."""
+        return cls(**{**data, "probe": Probe.from_dict(data["probe"])})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

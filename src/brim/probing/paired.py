@@ -7,6 +7,9 @@ started for itself, at the same time as the first.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from brim.cases import Case
 from brim.devices import Device
 from brim.probing.isolated import IsolatedProber
@@ -24,11 +27,15 @@ class PairedProber:
         *,
         limits_bytes: tuple[int, ...] = (),
         timeout_seconds: float | None = None,
+        rendezvous: Mapping[str, Any] | None = None,
     ) -> None:
         def make() -> IsolatedProber:
-            return IsolatedProber(address, device, limits_bytes=limits_bytes, timeout_seconds=timeout_seconds)
+            return IsolatedProber(
+                address, device, limits_bytes=limits_bytes, timeout_seconds=timeout_seconds, rendezvous=rendezvous
+            )
 
         self._searching, self._confirming = make(), make()
+        self._in_use = self._searching
         self._num_ranks = max(1, len(limits_bytes))
 
     @property
@@ -41,10 +48,23 @@ class PairedProber:
         """How many processes share a probe."""
         return self._num_ranks
 
-    def probe(self, case: Case, microbatch: int, *, steps: int, confirms: bool = False, mix: Mix = ()) -> Outcome:
+    def probe(
+        self,
+        case: Case,
+        microbatch: int,
+        *,
+        steps: int,
+        confirms: bool = False,
+        mix: Mix = (),
+        run: str | None = None,
+    ) -> Outcome:
         """Run one probe in a fresh process."""
-        prober = self._confirming if confirms else self._searching
-        return prober.probe(case, microbatch, steps=steps, mix=mix)
+        self._in_use = self._confirming if confirms else self._searching
+        return self._in_use.probe(case, microbatch, steps=steps, mix=mix, run=run)
+
+    def end_probe(self) -> None:
+        """End the probe that another thread waits for, which then is unclear."""
+        self._in_use.end_probe()
 
     def trace(self, case: Case, *, cap: int, steps: int) -> Traced:
         """Trace the case in a fresh process."""

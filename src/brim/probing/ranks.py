@@ -2,7 +2,7 @@
 
 Where the process may fork, its ranks are forked from it, which has imported everything; so a job costs no more than
 its rendezvous. Every rank writes its outcome into a folder. A rank that failed leaves at once, and the launcher ends
-the others, whatever collective they are in.
+the others, whatever collective they are in. On several nodes each has a launcher for its own ranks.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class RankedProbe:
     Attributes:
         workload: The class, or its address where ranks are started afresh.
         device_type: `cpu` or `cuda`.
-        limits_bytes: What each rank may use.
+        limits_bytes: What each rank of this node may use.
         events: Where to tell of phases: a path, because a rank that is started afresh inherits no pipe.
     """
 
@@ -67,18 +67,38 @@ class RankedProbe:
     launcher_pid: int = 0
 
 
-def run_ranked(probe: RankedProbe, *, event_fd: int, can_fork: bool) -> dict[str, Any]:
-    """Run a probe on as many ranks as there are limits, and return one outcome for all."""
+def run_ranked(
+    probe: RankedProbe,
+    *,
+    event_fd: int,
+    can_fork: bool,
+    scratch: str,
+    rendezvous: Mapping[str, Any] | None = None,
+    run: str | None = None,
+) -> dict[str, Any]:
+    """Run a probe on as many ranks as there are limits, and return one outcome for all.
+
+    Args:
+        probe: What every rank is told.
+        event_fd: Where ranks tell of phases.
+        can_fork: Whether ranks may be forked from this process.
+        scratch: A folder for what ranks write.
+        rendezvous: Where the launchers of other nodes are, which run ranks of the same job; None for one node.
+        run: What all launchers of the job call it.
+    """
     kills_before = num_oom_kills()
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # outcomes say more than its warnings
-    with tempfile.TemporaryDirectory(prefix="brim-ranks-") as folder:
+    where = rendezvous or {"endpoint": "localhost:0", "num_nodes": 1, "local_address": None}
+    with tempfile.TemporaryDirectory(dir=scratch) as folder:
         config = LaunchConfig(
-            min_nodes=1,
-            max_nodes=1,
+            min_nodes=where["num_nodes"],
+            max_nodes=where["num_nodes"],
             nproc_per_node=len(probe.limits_bytes),
-            run_id=uuid.uuid4().hex,
+            run_id=run or uuid.uuid4().hex,
             rdzv_backend="c10d",
-            rdzv_endpoint="localhost:0",
+            rdzv_endpoint=where["endpoint"],
+            rdzv_configs={} if rendezvous is None else {"is_host": False},
+            local_addr=where["local_address"],
             max_restarts=0,
             monitor_interval=_WATCH_SECONDS,
             start_method="fork" if can_fork else "spawn",
@@ -94,7 +114,8 @@ def run_ranked(probe: RankedProbe, *, event_fd: int, can_fork: bool) -> dict[str
             if failure.exitcode < 0:
                 died = f"was ended by {signal.Signals(-failure.exitcode).name}"
         outcomes = [json.loads(path.read_text()) for path in Path(folder).glob("rank*.json")]
-    merged = merge_outcomes(outcomes, num_ranks=len(probe.limits_bytes), died=died)
+    called = "rank" if rendezvous is None else "local rank"
+    merged = merge_outcomes(outcomes, num_ranks=len(probe.limits_bytes), died=died, called=called)
     if merged["verdict"] == Verdict.UNCLEAR.value and (num_oom_kills() or 0) > (kills_before or 0):
         return {**merged, "verdict": Verdict.OOM.value, "detail": "the kernel killed a rank: the host's memory ran out"}
     return merged
@@ -127,7 +148,8 @@ def _run_rank(probe: RankedProbe) -> None:
         report=report,
     )
     path = Path(probe.folder, f"rank{rank}.json")
-    path.with_suffix(".new").write_text(json.dumps({**outcome, "rank": rank, "time": time.time()}))
+    written = {**outcome, "rank": rank, "local_rank": local_rank, "time": time.time()}
+    path.with_suffix(".new").write_text(json.dumps(written))
     path.with_suffix(".new").rename(path)
     sys.stdout.flush()
     sys.stderr.flush()

@@ -38,12 +38,23 @@ class Server:
     """Serves probes and traces of one workload on one device."""
 
     def __init__(
-        self, *, address: str, device_name: str, limits_bytes: list[int], request_fd: int, event_fd: int
+        self,
+        *,
+        address: str,
+        device_name: str,
+        limits_bytes: list[int],
+        rendezvous: dict[str, Any] | None,
+        scratch: str,
+        request_fd: int,
+        event_fd: int,
     ) -> None:
         self._address = address
         self._device_name = device_name
         self._limits_bytes = tuple(limits_bytes)
         self._limit_bytes = min(limits_bytes)
+        self._rendezvous = rendezvous
+        self._scratch = scratch
+        self._is_ranked = len(limits_bytes) > 1 or rendezvous is not None
         self._can_fork = False
         self._request_fd = request_fd
         self._event_fd = event_fd
@@ -88,7 +99,7 @@ class Server:
             and (_num_threads() == num_threads or _num_threads_after_fork() == 1)
             and not torch.cuda.is_initialized()
         )
-        if len(self._limits_bytes) > 1:
+        if self._is_ranked:
             import brim.probing.ranks  # noqa: F401  once here, not once in every child
         self._can_fork = reusable
         return workload_class, reusable
@@ -141,7 +152,7 @@ class Server:
     def _probe(self, workload_class: type[Workload], request: dict[str, Any]) -> dict[str, Any]:
         from brim.devices import make_meter
 
-        if len(self._limits_bytes) > 1:
+        if self._is_ranked:
             from brim.probing.ranks import RankedProbe, run_ranked
 
             probe = RankedProbe(
@@ -153,7 +164,14 @@ class Server:
                 device_type=self._device_name.partition(":")[0],
                 limits_bytes=self._limits_bytes,
             )
-            return run_ranked(probe, event_fd=self._event_fd, can_fork=self._can_fork)
+            return run_ranked(
+                probe,
+                event_fd=self._event_fd,
+                can_fork=self._can_fork,
+                scratch=self._scratch,
+                rendezvous=self._rendezvous,
+                run=request["run"],
+            )
         from brim.probing.trial import run_trial
 
         return run_trial(

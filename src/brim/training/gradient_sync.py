@@ -17,10 +17,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from brim.errors import InputError
+from brim.training.averaging import average, buckets, unflatten
 from brim.training.telling import warn_caller
-
-# Gradients travel in pieces of about this size. Source: the default bucket of DistributedDataParallel.
-BUCKET_BYTES = 25 * 2**20
 
 
 class Alone:
@@ -89,10 +87,10 @@ class Replicated:
             module.require_forward_param_sync = False
 
     def _send_buffers(self, buffers: Sequence[torch.Tensor]) -> None:
-        for bucket in _buckets(sorted(buffers, key=lambda buffer: str(buffer.dtype))):
+        for bucket in buckets(sorted(buffers, key=lambda buffer: str(buffer.dtype))):
             flat = torch.cat([buffer.detach().reshape(-1) for buffer in bucket])
             dist.broadcast(flat, src=dist.get_global_rank(self._group, 0), group=self._group)
-            _unflatten(flat, bucket)
+            unflatten(flat, bucket)
 
     def backward(self, loss: torch.Tensor, *, last: bool) -> bool:
         """Run the backward pass; return whether the gradients are now the mean over all ranks."""
@@ -103,19 +101,7 @@ class Replicated:
 
     def reduce(self, parameters: Sequence[torch.Tensor]) -> None:
         """Replace every gradient by its mean over the ranks; one that is missing on some of them counts as zero."""
-        has_gradient = torch.tensor([parameter.grad is not None for parameter in parameters], device=self._device)
-        is_anywhere = has_gradient.to(torch.uint8)
-        dist.all_reduce(is_anywhere, op=dist.ReduceOp.MAX, group=self._group)
-        gradients = []
-        for parameter, is_there in zip(parameters, is_anywhere.tolist(), strict=True):
-            if is_there and parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            if parameter.grad is not None:
-                gradients.append(parameter.grad)
-        for bucket in _buckets(gradients):
-            flat = torch.cat([gradient.reshape(-1) for gradient in bucket]).div_(self.num_ranks)
-            dist.all_reduce(flat, group=self._group)
-            _unflatten(flat, bucket)
+        average(parameters, group=self._group, device=self._device)
 
     def gather(self, row: Sequence[float]) -> list[list[float]]:
         """Return the row of every rank."""
@@ -245,24 +231,3 @@ def _gather(row: Sequence[float], group: Any, device: torch.device) -> list[list
     dist.all_gather(rows, mine, group=group)
     gathered: list[list[float]] = torch.stack(rows).tolist()
     return gathered
-
-
-def _unflatten(flat: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
-    pieces = flat.split([tensor.numel() for tensor in tensors])
-    for tensor, piece in zip(tensors, pieces, strict=True):
-        tensor.detach().copy_(piece.view_as(tensor))
-
-
-def _buckets(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
-    """Return tensors in order, in pieces of one type and device that are not much above `BUCKET_BYTES`."""
-    buckets: list[list[torch.Tensor]] = []
-    num_bytes = 0
-    for tensor in tensors:
-        previous = buckets[-1][-1] if buckets else None
-        is_alike = previous is not None and (previous.dtype, previous.device) == (tensor.dtype, tensor.device)
-        if not is_alike or num_bytes >= BUCKET_BYTES:
-            buckets.append([])
-            num_bytes = 0
-        buckets[-1].append(tensor)
-        num_bytes += tensor.nbytes
-    return buckets

@@ -58,6 +58,7 @@ class Recovery:
         self._num_retries = num_retries(self._device_name)
         self._num_thrashed = 0
         self._num_samples = 0
+        self._batch_samples = 0
         self._accumulation = 1
 
     @property
@@ -79,13 +80,15 @@ class Recovery:
 
     def cut(self, batch: Any, accumulation: int) -> list[Any]:
         """Cut a batch into as many microbatches as fit now."""
-        num_samples = count_samples(batch)
+        num_samples = self._batch_samples = count_samples(batch)
         self._num_samples, self._accumulation = max(self._num_samples, num_samples), accumulation
         return split(batch, self.way.num_parts(num_samples, at_least=accumulation))
 
     def judge(self, error: Exception) -> Failure:
         """Return what a failure was."""
-        return Failure.of(error, self._device_name)
+        failure = Failure.of(error, self._device_name)
+        is_cut = self.way.limit is not None and self._batch_samples > 1  # else it was too small from the start
+        return replace(failure, is_too_small=failure.is_too_small and is_cut)
 
     def make_room(self, failure: Failure) -> None:
         """Give back all that a failure of memory holds: talking to other ranks takes some as well."""
@@ -115,11 +118,15 @@ class Recovery:
                 phase="step",
             )
         failed = [rank for rank, report in enumerate(reports) if report.ending is Ending.OUT_OF_MEMORY]
-        if not failed:
+        is_too_small = any(report.ending is Ending.TOO_SMALL for report in reports)
+        if not failed and not is_too_small:
             self._watch_thrash(reports, window)
             return True
         self._start.restore()
         self.is_again = True
+        if is_too_small:
+            self._step_back(window, failure)
+            return False
         microbatch = min(reports[rank].microbatch for rank in failed)
         where = f" on rank {', '.join(map(str, failed))}" if len(reports) > 1 else ""
         reason = f"Window {window}: out of memory with microbatches of {microbatch}{where}"
@@ -183,10 +190,23 @@ class Recovery:
             log_line(f"{reason}; {change}. The effective batch stays the same.")
         return True
 
+    def _step_back(self, window: int, failure: Failure | None) -> None:
+        """Go back to two samples, which ran out of memory, with checkpointing; raise where that is no way."""
+        self.way = replace(self.way, smallest=2)
+        reason = f"Window {window}: BatchNorm cannot train on a microbatch of one sample, and larger ones did not fit"
+        if not self._step_down(2, reason):
+            raise OutOfMemoryError(
+                f"{reason}. Nothing was updated. Use even batches, shorter samples, GroupNorm instead{self._last_hope}",
+                microbatch=1,
+            ) from (None if failure is None else failure.error)
+
+    @property
+    def _last_hope(self) -> str:
+        return "." if self.way.checkpointing or refusal(self._model) else ", or pass checkpointing=True."
+
     def _end(self, reason: str, microbatch: int) -> BrimError:
-        left = "." if self.way.checkpointing or refusal(self._model) else ", or pass checkpointing=True."
         return OutOfMemoryError(
             f"{reason}, and that is the end of the way down. Nothing was updated. Use a smaller model or shorter "
-            f"samples, see what would save memory with brim plan{left}",
+            f"samples, see what would save memory with brim plan{self._last_hope}",
             microbatch=microbatch,
         )

@@ -22,6 +22,7 @@ class Ending(IntEnum):
     WHOLE = 0
     OUT_OF_MEMORY = 1
     FAILED = 2
+    TOO_SMALL = 3
 
 
 @dataclass(slots=True, kw_only=True)

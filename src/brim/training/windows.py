@@ -118,7 +118,8 @@ class Windows:
             return False
         self.loss = math.fsum(report.loss for report in reports) / self.items
         if not window.is_reduced:
-            self._sync.reduce(self._updater.parameters())
+            with self.dropping_on_failure():
+                self._sync.reduce(self._updater.parameters())
         is_updated = self._update((self.expected_items or 1.0) / self.items, self.loss)
         self.num_updates += is_updated
         if not any(report.is_finished for report in reports):
@@ -211,4 +212,6 @@ class Windows:
 def _ending(failure: Failure | None) -> Ending:
     if failure is None:
         return Ending.WHOLE
+    if failure.is_too_small:
+        return Ending.TOO_SMALL
     return Ending.OUT_OF_MEMORY if failure.is_oom else Ending.FAILED

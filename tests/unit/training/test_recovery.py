@@ -194,6 +194,39 @@ def test_at_the_end_of_the_way_down_everything_is_as_before(place):
     assert acc.step(make_batch(2), loss_of(model))
 
 
+@pytest.mark.parametrize("size", [8, 9])
+def test_batchnorm_that_would_get_one_sample_is_the_end_and_says_so(size):
+    model = Net(limit=1 if size == 8 else 2, is_random=True)
+    before = fingerprint(model)
+    with pytest.raises(
+        OutOfMemoryError, match=r"^Window 1: BatchNorm cannot train on a microbatch of one sample.*GroupNorm"
+    ) as caught:
+        make(model).step(make_batch(size), loss_of(model))
+    assert "Expected more than 1 value per channel" in str(caught.value.__cause__)
+    assert fingerprint(model) == before
+
+
+def test_batchnorm_goes_back_to_two_samples_where_checkpointing_may_help(caplog):
+    model = Net(is_random=True)
+    acc = make(model, step_down=[8, 2, 1], checkpointing=True)
+
+    def loss_fn(batch):
+        model.budget.limit = None if "forward" in vars(model.blocks[0]) else 1
+        return loss_of(model)(batch)
+
+    assert acc.step(make_batch(8), loss_fn)
+    assert model.budget.calls == [8, 2, 2, 2, 2, 2], "checkpointing came with microbatches of 2"
+    assert "switching checkpointing on, with microbatches of 2" in caplog.text
+
+
+def test_a_batch_of_one_sample_for_batchnorm_is_the_users_own_error():
+    model = Net(limit=4, is_random=True)
+    acc = make(model)
+    assert acc.step(make_batch(8), loss_of(model))
+    with pytest.raises(ValueError, match="Expected more than 1 value per channel"):
+        acc.step(make_batch(1), loss_of(model))
+
+
 @pytest.mark.parametrize("error", [ValueError("not memory"), RuntimeError("CUDA error: an illegal memory access")])
 def test_no_other_failure_makes_microbatches_smaller(error):
     model = Net()

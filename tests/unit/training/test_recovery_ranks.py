@@ -70,6 +70,16 @@ def test_a_rank_under_a_lower_limit_of_the_kernel_makes_all_smaller(results):
 
 
 @pytest.mark.long
+def test_a_rank_without_room_to_bring_gradients_together_keeps_none_waiting(results):
+    assert [result["no room"]["rooms"] for result in results] == [[True], [False]]
+    assert all(result["no room"]["is_updated"] for result in results)
+    torch.manual_seed(0)
+    weight = torch.nn.Linear(4096, 4096, bias=False).weight.detach()[:2]
+    for result in results:  # the mean over both samples, of 1 and of 2
+        torch.testing.assert_close(result["no room"]["weight"], weight - 0.1 * 1.5)
+
+
+@pytest.mark.long
 def test_another_failure_on_one_rank_is_an_error_on_all_and_none_hangs(results):
     assert results[0]["failed"].startswith("WorkloadError: Rank 1 failed in window 1 for another reason than memory")
     assert results[1]["failed"].startswith("KeyError: 'label'")
