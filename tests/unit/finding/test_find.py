@@ -64,7 +64,7 @@ def test_a_trace_predicts_the_answer():
 
 
 def test_cap_start_and_multiple_hold():
-    finding = find(f"{SIMPLE}:WithTies", cap=13, start=8, multiple_of=4)[0]
+    finding = find(f"{SIMPLE}:WithTies", memory="1GiB", cap=13, start=8, multiple_of=4)[0]
     assert (finding.microbatch, finding.stopped_by) == (12, "cap")
     assert finding.probes[0].microbatch == 8
     assert all(probe.microbatch % 4 == 0 for probe in finding.probes)
