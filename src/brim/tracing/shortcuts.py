@@ -187,8 +187,9 @@ def _is_plain_convolution(images: Any, weight: Any, groups: int) -> bool:
 
 
 def _convolution_format(images: Any, weight: Any) -> Any:
-    # Every backend of the CPU, and cuDNN, asks the same: is either of the two in channels-last layout?
-    return torch._C._conv_determine_backend_memory_format(images, weight, torch._C._ConvBackend.Mkldnn)
+    # oneDNN asks what cuDNN does: is either of the two in channels-last layout?
+    backend = torch._C._ConvBackend.Mkldnn  # type: ignore[attr-defined]
+    return torch._C._conv_determine_backend_memory_format(images, weight, backend)
 
 
 def _addmm(bias: Any, left: Any, right: Any, **_: Any) -> Any:
