@@ -19,6 +19,7 @@ import argparse
 import csv
 import functools
 import json
+import math
 import multiprocessing
 import random
 import statistics
@@ -242,6 +243,10 @@ def _summarize_timm(done: list[dict[str, Any]]) -> dict[str, Any]:
         "median_trace_cpu_seconds": statistics.median(seconds),
         "median_microseconds_per_operation": statistics.median(per_operation) * 1e6,
         "correlation_of_seconds_with_operations": statistics.correlation(sizes, seconds),
+        # 1 is linear growth, 2 would be quadratic.
+        "exponent_of_seconds_in_operations": statistics.linear_regression(
+            [math.log(size) for size in sizes], [math.log(each) for each in seconds]
+        ).slope,
     }
 
 
