@@ -1,7 +1,8 @@
 """bert-large-uncased for sequence classification, as transformers' guide to training on one GPU measured it.
 
-Seven ways to train on 512 tokens on a V100 with 16 GB: the case says which. The guide is of early 2022; what its torch
-and its transformers did otherwise than today's, and shows in memory, is done here as they did it.
+Seven ways to train on 512 tokens on a V100 with 16 GB: the case says which. The guide is of early 2022 and names no
+versions. Softmax and mask are done as torch 1.10 and its contemporaries are believed to have done them, an assumption
+made with the measured figures in view.
 """
 
 from __future__ import annotations
