@@ -7,7 +7,7 @@ JOBS   ?= 2
 # Tests and benchmarks start thousands of processes: they share what is compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo browser test test-long test-gpu check lint types imports benchmark clean
+.PHONY: help demo browser test test-long test-gpu check lint types imports benchmark benchmark-prediction clean
 
 help:
 	@echo "make demo       run the main job on a built-in workload"
@@ -16,6 +16,7 @@ help:
 	@echo "make test-long  the tests that take long: many ranks, whole frameworks, new examples"
 	@echo "make test-gpu   the tests that need a CUDA device"
 	@echo "make benchmark  compare with the peers; writes benchmarks/results/"
+	@echo "make benchmark-prediction  hold predictions against memory that was measured; resumes where it stopped"
 	@echo "make clean      remove the virtual environment and caches"
 
 # A stamp for each set of packages: installing happens once and again when its input changes.
@@ -79,6 +80,22 @@ benchmark: $(VENV)/.installed-dev $(VENV)/.installed-benchmarks
 	$(BIN)/python benchmarks/throughput.py
 	$(BIN)/python benchmarks/frameworks.py
 	$(BIN)/python benchmarks/around_training.py
+
+# Beside a torch without CUDA, torchvision's native operators do not load, and transformers fails once it finds it: so
+# it lies in a directory of its own, on the path only of what defines those operators first (benchmarks/vision_setup.py).
+VISION := $(VENV)/vision
+
+$(VENV)/.installed-vision: $(VENV)/.installed
+	$(PIP) install --quiet --constraint constraints.txt --target $(VISION) --no-deps --upgrade timm torchvision
+	$(PIP) install --quiet --constraint constraints.txt "transformers>=5" pillow
+	@touch $@
+
+benchmark-prediction: $(VENV)/.installed-vision
+	PYTHONPATH=$(VISION) $(BIN)/python benchmarks/prediction.py cpu
+	PYTHONPATH=$(VISION) $(BIN)/python benchmarks/prediction.py xmem
+	PYTHONPATH=$(VISION) $(BIN)/python benchmarks/prediction.py timm
+	$(BIN)/python benchmarks/prediction.py bert
+	$(BIN)/python benchmarks/prediction.py large
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -12,6 +12,8 @@ from brim.cases import Case
 from brim.workload import Workload, prepare
 
 _NUM_STEPS = 2
+# Operators that are one to a trace and several to the profiler, with what they hand from one to the next.
+_WHOLE = ("aten::convolution", "aten::convolution_backward")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +22,8 @@ class AllocatorPeak:
 
     Attributes:
         peak_bytes: By everything.
-        tensor_bytes: Without scratch: blocks that were allocated and freed inside one and the same operator.
+        tensor_bytes: Without scratch: blocks that were allocated and freed inside one and the same operator, of which a
+            convolution is one with all that it calls.
     """
 
     peak_bytes: int
@@ -41,14 +44,14 @@ def measure(workload_class: type[Workload], case: Case, microbatch: int) -> Allo
 def _allocations(roots: list[Any]) -> list[tuple[int, int, int, int]]:
     """Return (time, address, bytes, operator) of every allocation and free, in order."""
     found: list[tuple[int, int, int, int]] = []
-    pending = [(root, 0) for root in roots]
+    pending = [(root, 0, False) for root in roots]
     while pending:
-        event, operator = pending.pop()
+        event, operator, is_whole = pending.pop()
         if event.tag == torch._C._profiler._EventType.Allocation:
             found.append((event.start_time_ns, event.extra_fields.ptr, event.extra_fields.alloc_size, operator))
-        if event.tag == torch._C._profiler._EventType.TorchOp:
-            operator = event.id
-        pending.extend((child, operator) for child in event.children)
+        if event.tag == torch._C._profiler._EventType.TorchOp and not is_whole:
+            operator, is_whole = event.id, event.name in _WHOLE
+        pending.extend((child, operator, is_whole) for child in event.children)
     return sorted(found)
 
 

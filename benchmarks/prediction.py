@@ -7,31 +7,42 @@
     python benchmarks/prediction.py large           # what it takes to trace 70 billion parameters
     python benchmarks/prediction.py timm --limit 20 # a sample, spread over the file
 
-`data/` says where the figures come from. Rows run in two processes; one that was done is not done again: results are
-kept in `results/prediction-SET.jsonl` until that file is deleted. What all add up to is in `results/prediction.json`.
+`cpu`, `timm` and `xmem` need timm and torchvision, which `make benchmark-prediction` installs apart; `bert` and `large`
+do without. `data/` says where the figures come from. Rows run in two processes and in an order of chance, so that a
+run that is stopped is a fair sample. One that was done is not done again: results are kept in
+`results/prediction-SET.jsonl` until that file is deleted. What all add up to is in `results/prediction.json`.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import functools
 import json
+import math
 import multiprocessing
+import random
 import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.progress import track
+
+if TYPE_CHECKING:
+    from brim.tracing.sizes import TracedSizes
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
 MIB = 2**20
 NUM_PROCESSES = 2
+ORDER_SEED = 0
 ESTIMATORS = ("xmem", "dnnmem", "schedtune", "llmem")
 ZOO_SIZES = (2, 4, 8)
+# Both cards' generations run the same kernels as far as memory shows.
+XMEM_CAPABILITY = (8, 6)
 # Batch, settings and the driver's "used" in MiB with 1,343 for the context. Source: transformers' guide to training on
 # one GPU.
 BERT_ROWS: tuple[tuple[str, int, dict[str, Any], int], ...] = (
@@ -94,23 +105,29 @@ def timm_row(row: dict[str, Any]) -> dict[str, Any]:
 
 def xmem_row(row: dict[str, Any]) -> dict[str, Any]:
     """Predict the peak of one training run."""
-    from brim.cases import Case
     from brim.devices.catalog import Gpu
     from brim.tracing.prediction import Prediction
     from brim.tracing.runtime import Runtime
-    from brim.tracing.sizes import TracedSizes
-    from xmem_workloads import Cnn, Transformer
 
-    zero_grad = int(row["zero_grad_mode"] or 0)
-    case = Case({"model": row["model"], "optimizer": row["optimizer"], "zero_grad": zero_grad})
-    gpu = Gpu(name=row["gpu"], memory_bytes=int(row["gpu_total_bytes"]), capability=(8, 6))
-    traced = TracedSizes(Cnn if row["family"] == "cnn" else Transformer, case, capability=gpu.capability)
+    gpu = Gpu(name=row["gpu"], memory_bytes=int(row["gpu_total_bytes"]), capability=XMEM_CAPABILITY)
+    traced = _xmem_sizes(row["family"], row["model"], row["optimizer"], int(row["zero_grad_mode"] or 0))
     prediction = Prediction(traced, gpu=gpu, runtime=Runtime(cuda=(12, 4)))
     # What was measured begins after the context was made.
     predicted = prediction.peak(int(row["batch_size"])).reserved_bytes
     measured = int(row["measured_bytes"])
     peers = {name: float(row[f"{name}_bytes"]) / measured - 1 for name in ESTIMATORS if row[f"{name}_bytes"]}
     return {"predicted_bytes": predicted, "measured_bytes": measured, "error": predicted / measured - 1, "peers": peers}
+
+
+@functools.cache
+def _xmem_sizes(family: str, model: str, optimizer: str, zero_grad: int) -> TracedSizes:
+    """Trace a job once for all of its rows, which differ in the batch and the card."""
+    from brim.cases import Case
+    from brim.tracing.sizes import TracedSizes
+    from xmem_workloads import Cnn, Transformer
+
+    case = Case({"model": model, "optimizer": optimizer, "zero_grad": zero_grad})
+    return TracedSizes(Cnn if family == "cnn" else Transformer, case, capability=XMEM_CAPABILITY)
 
 
 def bert_row(row: dict[str, Any]) -> dict[str, Any]:
@@ -226,6 +243,10 @@ def _summarize_timm(done: list[dict[str, Any]]) -> dict[str, Any]:
         "median_trace_cpu_seconds": statistics.median(seconds),
         "median_microseconds_per_operation": statistics.median(per_operation) * 1e6,
         "correlation_of_seconds_with_operations": statistics.correlation(sizes, seconds),
+        # 1 is linear growth, 2 would be quadratic.
+        "exponent_of_seconds_in_operations": statistics.linear_regression(
+            [math.log(size) for size in sizes], [math.log(each) for each in seconds]
+        ).slope,
     }
 
 
@@ -234,6 +255,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("set", choices=sorted(SETS))
     parser.add_argument("--limit", type=int, help="rows to run, spread over the set; default: all")
+    parser.add_argument("--processes", type=int, default=NUM_PROCESSES, help="rows at once; default: %(default)s")
     options = parser.parse_args()
     rows = list(SETS[options.set][0]())
     if options.limit:
@@ -242,7 +264,11 @@ def main() -> None:
     results = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
     done = [result["row"] for result in results]
     jobs = [(options.set, row) for row in rows if row not in done]
-    with multiprocessing.get_context("spawn").Pool(NUM_PROCESSES, maxtasksperchild=20) as pool, kept.open("a") as out:
+    random.Random(ORDER_SEED).shuffle(jobs)
+    with (
+        multiprocessing.get_context("spawn").Pool(options.processes, maxtasksperchild=20) as pool,
+        kept.open("a") as out,
+    ):
         for result in track(pool.imap_unordered(run_row, jobs), total=len(jobs), description=options.set):
             results.append(result)
             out.write(json.dumps(result) + "\n")

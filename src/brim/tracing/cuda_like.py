@@ -1,7 +1,8 @@
 """A trace on a CPU-only torch that behaves as the job would on CUDA.
 
 The tensors are fake and live on the CPU. What differs between the two devices and shows in memory is imposed: where
-tensors go, which attention kernel runs, which optimizers work on all parameters at once, what autocast casts.
+tensors go, which attention kernel runs, what dropout keeps, which optimizers work on all parameters at once, what
+autocast casts.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ def as_on_cuda(capability: tuple[int, int]) -> Iterator[None]:
     """Let what runs in the block behave as on a GPU of this compute capability."""
     with ExitStack() as stack:
         stack.enter_context(cuda_autocast_policy())
+        stack.enter_context(_cuda_dropout())
         for module in [module for name, module in sys.modules.items() if name.startswith("torch.optim.")]:
             if hasattr(module, "_default_to_fused_or_foreach"):
                 stack.enter_context(mock.patch.object(module, "_default_to_fused_or_foreach", _default_to_foreach))
@@ -47,6 +49,29 @@ def as_on_cuda(capability: tuple[int, int]) -> Iterator[None]:
         stack.enter_context(mock.patch.object(F, "scaled_dot_product_attention", functions.attend))
         stack.enter_context(functions)
         yield
+
+
+@contextmanager
+def _cuda_dropout() -> Iterator[None]:
+    """Let dropout keep a byte for every value, as its kernel on CUDA does; the CPU's keeps one more of its inputs.
+
+    Source: `is_fused_kernel_acceptable` in torch's aten/src/ATen/native/Dropout.cpp.
+    """
+    library = torch.library.Library("aten", "IMPL")
+    try:
+        library.impl("dropout", _dropout, "AutogradCPU")
+        yield
+    finally:
+        library._destroy()
+
+
+def _dropout(values: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+    if p == 0 or not train or not values.numel():
+        return values
+    if p == 1:
+        return values * torch.zeros((), dtype=values.dtype, device=values.device)
+    dropped: torch.Tensor = torch.ops.aten.native_dropout(values, p, train)[0]
+    return dropped
 
 
 def _default_to_foreach(params: Any, differentiable: bool, use_fused: bool = False) -> tuple[bool, bool]:

@@ -41,5 +41,5 @@ def remedy(held: Mapping[str, int], *, missing_bytes: int, cached_bytes: int) ->
             return f"{name} would save about {format_bytes(int(saved_bytes))}"
     if missing_bytes < state:
         num_ranks = math.ceil(state / (state - missing_bytes))
-        return f"sharding weights, gradients and optimizer over {num_ranks} GPUs would (FSDP)"
-    return "nothing short of a larger GPU or a smaller input would"
+        return f"sharding weights, gradients and optimizer over {num_ranks} GPUs (FSDP) would make it fit"
+    return "nothing short of a larger GPU or a smaller model would make it fit"

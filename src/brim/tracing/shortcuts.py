@@ -18,13 +18,15 @@ slice.Tensor split.Tensor split_with_sizes unbind.int as_strided
 mm bmm baddbmm mean.dim sum.dim_IntList cat clone _to_copy empty_like zeros_like ones_like new_empty new_zeros
 _softmax _log_softmax
 add_.Tensor add_.Scalar sub_.Tensor mul_.Tensor mul_.Scalar div_.Tensor div_.Scalar addcmul_ addcdiv_ sqrt_ copy_
-zero_ fill_.Scalar relu_ silu_ sigmoid_ uniform_ normal_
+zero_ fill_.Scalar relu_ silu_ sigmoid_ uniform_ normal_ clamp_ erfinv_
 """
-# Operators whose result is like their tensors where these are all of one shape, type and layout.
+# Of those, operators whose result is like their tensors where these are all of one shape, type and layout.
+_ARITHMETIC_NAMES = "add.Tensor sub.Tensor mul.Tensor div.Tensor mul.Scalar div.Scalar"
+# Operators of which nothing but that is known.
 _ELEMENTWISE_NAMES = """
-add.Tensor sub.Tensor mul.Tensor div.Tensor mul.Scalar div.Scalar neg exp log sqrt rsqrt tanh sigmoid relu gelu silu
-hardswish hardsigmoid pow.Tensor_Scalar gelu_backward silu_backward sigmoid_backward tanh_backward threshold_backward
-hardswish_backward hardsigmoid_backward _softmax_backward_data _log_softmax_backward_data
+neg exp log sqrt rsqrt tanh sigmoid relu gelu silu hardswish hardsigmoid pow.Tensor_Scalar gelu_backward silu_backward
+sigmoid_backward tanh_backward threshold_backward hardswish_backward hardsigmoid_backward _softmax_backward_data
+_log_softmax_backward_data
 """
 
 
@@ -34,6 +36,7 @@ def _overload(name: str) -> Any:
 
 
 _DIRECT = frozenset(_overload(name) for name in _DIRECT_NAMES.split())
+_ARITHMETIC = frozenset(_overload(name) for name in _ARITHMETIC_NAMES.split())
 _ELEMENTWISE = frozenset(_overload(name) for name in _ELEMENTWISE_NAMES.split())
 
 
@@ -48,7 +51,10 @@ class Shortcuts:
         shape_function = _SHAPE_FUNCTIONS.get(func)
         if shape_function is None or not self._are_ours(args, known=func in _NORMS):
             return NotImplemented
-        if kwargs.get("device") is not None:
+        device = kwargs.get("device")
+        if device is not None:
+            if device.type != "cpu":
+                return NotImplemented
             kwargs = {name: value for name, value in kwargs.items() if name != "device"}
         with in_kernel_invocation_manager(self._mode):
             result = shape_function(*args, **kwargs)
@@ -121,6 +127,71 @@ def _like_first(*args: Any, **kwargs: Any) -> Any:
     return torch.empty_like(first)
 
 
+def _like_first_or(func: Any) -> Callable[..., Any]:
+    def shape_function(*args: Any, **kwargs: Any) -> Any:
+        result = _like_first(*args, **kwargs)
+        return func(*args, **kwargs) if result is NotImplemented else result
+
+    return shape_function
+
+
+def _empty(size: Sequence[int], *, memory_format: Any = None, **kwargs: Any) -> Any:
+    return torch.empty(size, device="meta", memory_format=memory_format or torch.contiguous_format, **kwargs)
+
+
+def _convolution(
+    images: Any,
+    weight: Any,
+    bias: Any,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> Any:
+    if transposed or not _is_plain_convolution(images, weight, groups):
+        return NotImplemented
+    pixels = [
+        (length + 2 * pad - step * (kernel - 1) - 1) // jump + 1
+        for length, pad, step, kernel, jump in zip(
+            images.shape[2:], padding, dilation, weight.shape[2:], stride, strict=True
+        )
+    ]
+    if min(pixels) < 1:
+        return NotImplemented
+    size = (images.shape[0], weight.shape[0], *pixels)
+    return torch.empty(size, dtype=images.dtype, device="meta", memory_format=_convolution_format(images, weight))
+
+
+def _convolution_backward(gradient: Any, images: Any, weight: Any, bias_sizes: Any, *rest: Any) -> Any:
+    transposed, _output_padding, groups, wanted = rest[-4:]
+    if transposed or not _is_plain_convolution(images, weight, groups):
+        return NotImplemented
+    layout = _convolution_format(images, weight)
+    return (
+        torch.empty_like(images, memory_format=layout) if wanted[0] else None,
+        torch.empty_like(weight, memory_format=layout) if wanted[1] else None,
+        weight.new_empty(bias_sizes) if wanted[2] else None,
+    )
+
+
+def _is_plain_convolution(images: Any, weight: Any, groups: int) -> bool:
+    """Return whether a convolution is over a batch of images and its parts belong together."""
+    return bool(
+        images.dim() == weight.dim() == 4
+        and images.dtype is weight.dtype
+        and images.shape[1] == weight.shape[1] * groups
+        and images.shape[0] > 0
+    )
+
+
+def _convolution_format(images: Any, weight: Any) -> Any:
+    # oneDNN asks what cuDNN does: is either of the two in channels-last layout?
+    backend = torch._C._ConvBackend.Mkldnn  # type: ignore[attr-defined]
+    return torch._C._conv_determine_backend_memory_format(images, weight, backend)
+
+
 def _addmm(bias: Any, left: Any, right: Any, **_: Any) -> Any:
     is_plain = left.dim() == right.dim() == 2 and left.dtype is right.dtype is bias.dtype
     return left.new_empty((left.shape[0], right.shape[1])) if is_plain else NotImplemented
@@ -142,7 +213,11 @@ _NORMS: Mapping[Any, Callable[..., Any]] = {
 }
 _SHAPE_FUNCTIONS: Mapping[Any, Callable[..., Any]] = {
     **{func: func for func in _DIRECT},
+    **{func: _like_first_or(func) for func in _ARITHMETIC},
     **dict.fromkeys(_ELEMENTWISE, _like_first),
     **_NORMS,
     _aten.addmm.default: _addmm,
+    _aten.empty.memory_format: _empty,
+    _aten.convolution.default: _convolution,
+    _aten.convolution_backward.default: _convolution_backward,
 }

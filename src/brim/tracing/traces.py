@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -33,6 +34,8 @@ from brim.workload import Workload, prepare
 
 # Optimizer state appears in the first step of training, so only the second shows the peak.
 NUM_STEPS = {"train": 2, "eval": 1, "generate": 1}
+# How torch says that something needs a GPU or a build for one.
+_NEEDS_GPU = ("CUDA support", "CUDA enabled", "NVIDIA driver", "No CUDA GPUs", "not linked with support for cuda")
 _HERE = str(Path(__file__).parent)
 _TORCH = str(Path(torch.__file__).parent)
 
@@ -159,13 +162,25 @@ def _explain(error: Exception) -> str:
             "Give it a fixed, worst-case size in the workload."
         )
     if isinstance(error, UnsupportedOperatorException) or "fake impl" in str(error):
-        operator = getattr(error, "func", "a custom operator")
+        operator = getattr(error, "func", None) or _named_operator(error)
         return (
             f"{where} calls {operator}, which has no fake implementation. "
             f'Register one with torch.library.register_fake("{_operator_name(operator)}").'
         )
     first_line = (str(error) or "no message").splitlines()[0]
-    return f"{type(error).__name__}: {first_line}"
+    told = f"{where} raises {type(error).__name__}: {first_line}"
+    if any(sign in str(error) for sign in _NEEDS_GPU):
+        return (
+            f"{told.removesuffix('.')}. It needs a real GPU, which a trace does without. Move tensors with "
+            "`.to(self.device)` alone, and put the rest behind `if torch.cuda.is_available():`."
+        )
+    return told
+
+
+def _named_operator(error: Exception) -> str:
+    """Return the operator that a message about a custom one names."""
+    named = re.search(r"\w+::\w+", str(error))
+    return named[0] if named else "a custom operator"
 
 
 def _operator_name(operator: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -26,7 +27,8 @@ class Watch:
         self._ledger = ledger
         self._names: dict[int, str] = {}
         self._stack: list[str] = []
-        self._owners: dict[int, nn.Module] = {}
+        # Weak, so that a module which the workload itself lets go, e.g. a layer that was only copied, is not counted.
+        self._owners: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
 
     def forget(self) -> None:
         """Forget every module seen so far."""
@@ -35,14 +37,15 @@ class Watch:
 
     def name_modules(self) -> None:
         """Give every module with parameters its name inside the outermost one that holds it, and mark its tensors."""
-        inner = {id(child) for module in self._owners.values() for child in module.modules() if child is not module}
-        for module in list(self._owners.values()):
+        owners = list(self._owners.values())
+        inner = {id(child) for module in owners for child in module.modules() if child is not module}
+        for module in owners:
             if id(module) not in inner:
                 self._name(module)
 
     def mark_gradients(self) -> None:
         """Mark the gradients that are there now."""
-        for module in self._owners.values():
+        for module in list(self._owners.values()):
             for parameter in module._parameters.values():
                 if parameter is not None and parameter.grad is not None:
                     self._ledger.mark(parameter.grad, "gradients", self._names.get(id(module), ""))

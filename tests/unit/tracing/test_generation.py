@@ -7,6 +7,7 @@ import transformers
 import brim
 from brim.cases import Case
 from brim.tracing import predict, trace
+from brim.workload import prepare
 
 NUM_TOKENS = 2  # a prompt so short that the cache, not the prompt, makes the peak
 
@@ -46,11 +47,36 @@ class Generate(brim.Workload):
         )
 
 
-@pytest.mark.parametrize("sample", [False, True])
-def test_it_decodes_every_token_once(sample):
+@pytest.mark.parametrize(("sample", "beams"), [(False, 1), (True, 1), (True, 3)])
+def test_it_decodes_every_token_once(sample, beams):
     Generate.num_passes = 0
-    trace(Generate, Case({"new": 16, "sample": sample}), 4, capability=(8, 6))
+    trace(Generate, Case({"new": 16, "sample": sample, "beams": beams}), 4, capability=(8, 6))
     assert Generate.num_passes == 16
+
+
+def test_the_memory_of_a_beam_search_is_that_of_a_real_one():
+    case = Case({"new": 16, "beams": 3})
+    workload = prepare(Generate, case, torch.device("cpu"))
+    workload.build()
+    workload.model.generation_config.eos_token_id = None  # so that no text ends early
+    batch = workload.batch(4)
+    with torch.profiler.profile(profile_memory=True) as profiler:
+        workload.step(batch)
+    real_bytes = _most_live_bytes(profiler)
+    traced = trace(Generate, case, 4)
+    build_bytes = traced.record.breakdown()["parameters"] + traced.record.breakdown()["inputs"]
+    # The real search was not given a token that ends texts, and so holds a few kilobytes less.
+    assert traced.peak_bytes - build_bytes == pytest.approx(real_bytes, rel=0.02)
+
+
+def _most_live_bytes(profiler):
+    """Return the most that operations held at once, by the allocator's own events."""
+    live = most = 0
+    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        live += event.nbytes()
+        most = max(most, live)
+    return most
 
 
 def test_the_cache_grows_with_what_is_generated():

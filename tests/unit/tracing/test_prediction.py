@@ -211,6 +211,28 @@ def test_an_operator_without_a_fake_implementation_is_named():
             predict(Opaque, gpu="rtx-3090")
 
 
+def test_a_custom_operator_without_a_fake_implementation_is_named():
+    @torch.library.custom_op("brimtest::twice", mutates_args=())
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    class Custom(Mlp):
+        def step(self, batch):
+            twice(batch)
+
+    with pytest.raises(TraceError, match=r"calls brimtest::twice, .*register_fake\(\"brimtest::twice\"\)"):
+        predict(Custom, gpu="rtx-3090")
+
+
+def test_a_workload_that_needs_a_real_gpu_to_build_is_told_where_and_what_to_do():
+    class NeedsGpu(Mlp):
+        def build(self):
+            raise RuntimeError("No CUDA GPUs are available")
+
+    with pytest.raises(TraceError, match=r"build .*test_prediction.py:\d+ .*needs a real GPU.*`\.to\(self\.device\)`"):
+        predict(NeedsGpu, gpu="rtx-3090")
+
+
 @pytest.mark.parametrize("microbatch", [0, -1, 1.5, True])
 def test_a_microbatch_that_is_none_is_refused(microbatch):
     with pytest.raises(InputError, match="whole number of at least 1"):

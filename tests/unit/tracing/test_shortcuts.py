@@ -1,0 +1,66 @@
+"""The short ways to a fake result agree with fake tensors' own."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from brim.tracing.ledger import Ledger
+from brim.tracing.shortcuts import Shortcuts
+
+CHANNELS_LAST = torch.channels_last
+
+
+def _convolve(images_layout, weight_layout, *, size=(2, 8, 9, 11), weight=(12, 4, 3, 3), **settings):
+    def run():
+        images = torch.empty(size, requires_grad=True).contiguous(memory_format=images_layout)
+        kernel = torch.empty(weight, requires_grad=True).contiguous(memory_format=weight_layout)
+        bias = torch.empty(weight[0], requires_grad=True)
+        images.retain_grad(), kernel.retain_grad()
+        result = F.conv2d(images, kernel, bias, **settings)
+        result.sum().backward()
+        return result, images.grad, kernel.grad, bias.grad
+
+    return run
+
+
+def _broadcast():
+    wide = torch.empty(2, 8, 6, 6).contiguous(memory_format=CHANNELS_LAST)
+    narrow, half = torch.empty(8, 1, 1), torch.empty(2, 8, 6, 6, dtype=torch.float16)
+    return wide * narrow, wide + half, half / 3, wide - half.transpose(2, 3), half * narrow[0, 0, 0]
+
+
+JOBS = {
+    "strided": _convolve(torch.contiguous_format, torch.contiguous_format, groups=2, stride=2, padding=(1, 2)),
+    "channels last": _convolve(CHANNELS_LAST, CHANNELS_LAST, groups=2, dilation=2),
+    "one channels last": _convolve(torch.contiguous_format, CHANNELS_LAST, groups=2),
+    "pointwise": _convolve(CHANNELS_LAST, torch.contiguous_format, weight=(12, 8, 1, 1)),
+    "broadcast": _broadcast,
+    "empty": lambda: (torch.empty(3, 4, dtype=torch.float16), torch.empty(2, 3, 4, 5, memory_format=CHANNELS_LAST)),
+}
+
+
+def _described(tensors):
+    return [
+        (tuple(each.shape), each.stride(), each.dtype, each.device, each.untyped_storage().nbytes()) for each in tensors
+    ]
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_shortcut_gives_what_fake_tensors_give(name):
+    with FakeTensorMode():
+        expected = _described(JOBS[name]())
+    with FakeTensorMode() as mode, Ledger(shortcuts=Shortcuts(mode)):
+        assert _described(JOBS[name]()) == expected
+
+
+def test_a_convolution_that_does_not_match_fails_as_it_does_without():
+    with FakeTensorMode() as mode, Ledger(shortcuts=Shortcuts(mode)):
+        images, weight = torch.empty(2, 3, 8, 8), torch.empty(4, 5, 3, 3)
+        with pytest.raises(RuntimeError, match="channels"):
+            F.conv2d(images, weight)
+
+
+def test_a_tensor_on_the_meta_device_stays_there():
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode, Ledger(shortcuts=Shortcuts(mode)):
+        assert torch.empty(2, device="meta").device.type == "meta"
