@@ -19,7 +19,8 @@ CLOSE_ENOUGH = 0.01
 # Which share of the noise between equal runs is added to that once a larger size than the first has fitted: the next
 # would cost a probe, gain less than that, and as likely fail as fit.
 NOISE_ALLOWED = 1 / 3
-# After an OOM that the line did not foresee, the next size lies this share below the one that failed.
+# After an OOM that the line did not foresee, the next size lies this share below the one that failed; after every
+# other, twice the share of the last.
 STEP_BACK = 0.04
 # Measured bytes per traced byte before anything was measured, where the real allocator was not asked.
 # Source: largest of what benchmarks/workloads.py and benchmarks/gpt2.py showed near limits of 0.75 to 1.5 GiB.
@@ -122,9 +123,9 @@ class Guided:
         return max(known.bounds.multiple_of, close * size if is_near_limit else 0)
 
     def _below(self, known: Known, low: int, high: int) -> int:
-        """The line said that `high` fits and it did not: step back a little, then halve, by ratio if that is far."""
-        stepped_back = known.bounds.clamp(high * (1 - STEP_BACK))
-        if _num_failed(known) == 1 and stepped_back > low:
+        """The line said that `high` fits and it did not: step back a little, then more, then halve what is left."""
+        stepped_back = known.bounds.clamp(high * (1 - STEP_BACK * 2 ** (_num_failed(known) - 1)))
+        if stepped_back > low:
             return stepped_back
         return known.bounds.clamp(math.sqrt(low * high) if high > 4 * low else (low + high) // 2)
 
