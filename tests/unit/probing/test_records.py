@@ -18,8 +18,10 @@ def record(rank=0, **values):
         "step_seconds": 0.1,
         "peak_bytes": 1000,
         "rows": 4,
+        "columns": 10,
+        "rows_in_all": 12,
+        "columns_in_all": 30,
         "elements": 40,
-        "samples": 12,
         "calls": {"forward": 3, "backward": 3, "optimizer": 3},
     }
     return Record(**{**defaults, **values})
@@ -30,9 +32,16 @@ def verdict(*records, **ended):
 
 
 def test_the_highest_peak_and_the_slowest_step_stand_for_all_ranks():
-    probe = verdict(record(0, peak_bytes=500, step_seconds=0.3), record(1, samples=8, steps=2), exit_code=0).probe
+    probe = verdict(record(0, peak_bytes=500, step_seconds=0.3), record(1, rows_in_all=8, steps=2), exit_code=0).probe
     assert (probe.verdict, probe.peak_bytes, probe.step_seconds) == ("fits", 1000, 0.3)
     assert (probe.steps, probe.samples) == (2, 8)
+
+
+def test_samples_are_counted_along_the_dimension_in_which_the_microbatch_shows():
+    time_first = record(num_ranks=1, rows=35, columns=4, rows_in_all=105, columns_in_all=12)
+    assert verdict(time_first, exit_code=0).probe.samples == 12
+    split = record(num_ranks=1, rows=2, columns=10, rows_in_all=6, columns_in_all=30)
+    assert verdict(split, exit_code=0).probe.samples == 6
 
 
 def test_a_lost_connection_is_never_the_reason():

@@ -32,7 +32,10 @@ class Record:
 
     Attributes:
         status: `running`, `done` when all steps were run, `ended` when the process came to its own end, or `failed`.
-        rows: The most samples that a module was given at once.
+        rows: The most rows that a module was given at once: its samples, where these lie along the first dimension.
+        columns: The same along the second.
+        rows_in_all: The rows of all calls of the module that was given most.
+        columns_in_all: The same of columns.
         elements: The most elements that a module was given at once.
         failure: Verdict, detail, phase, time and perhaps traceback of its first failure.
     """
@@ -46,8 +49,10 @@ class Record:
     step_seconds: float
     peak_bytes: int
     rows: int
+    columns: int
+    rows_in_all: int
+    columns_in_all: int
     elements: int
-    samples: int
     memory: Mapping[str, int] = field(default_factory=dict)
     calls: Mapping[str, int] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -57,6 +62,11 @@ class Record:
     def num_steps(self) -> int:
         """The whole steps; forward passes where an optimizer was made and never used."""
         return self.steps or self.calls.get("forward", 0)
+
+    def num_samples(self, microbatch: int) -> int:
+        """Return how many samples the model saw, along the dimension in which the microbatch shows."""
+        is_time_first = self.rows % microbatch != 0 and self.columns == microbatch
+        return self.columns_in_all if is_time_first else self.rows_in_all
 
 
 def write_record(folder: Path, record: Mapping[str, Any]) -> None:
@@ -143,7 +153,7 @@ def _fits(ended: Ended, microbatch: int) -> Outcome:
         peak_bytes=fullest.peak_bytes,
         step_seconds=max(record.step_seconds for record in ranks),
         steps=fewest.num_steps,
-        samples=fewest.samples,
+        samples=fewest.num_samples(microbatch),
         calls=dict(fewest.calls),
         memory=dict(fullest.memory),
     )

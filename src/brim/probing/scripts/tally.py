@@ -18,12 +18,16 @@ class _Given:
     Attributes:
         rows: The most rows of one call: the samples at once, where these lie along the first dimension.
         elements: The most elements of one call, however they lie.
+        columns: The most columns of one call: the samples at once of a model that has time along the first dimension.
         rows_of: The rows of all calls, by the module's identity.
+        columns_of: The same of columns.
     """
 
     rows: int = 0
+    columns: int = 0
     elements: int = 0
     rows_of: Counter[int] = field(default_factory=Counter)
+    columns_of: Counter[int] = field(default_factory=Counter)
 
 
 @dataclass(slots=True)
@@ -84,9 +88,11 @@ class Tally:
         if tensors:
             given = self._trained_on if is_training else self._evaluated_on
             rows = max(tensor.shape[0] for tensor in tensors)
-            given.rows = max(given.rows, rows)
+            columns = max((tensor.shape[1] for tensor in tensors if tensor.ndim > 1), default=0)
+            given.rows, given.columns = max(given.rows, rows), max(given.columns, columns)
             given.elements = max(given.elements, sum(tensor.numel() for tensor in tensors))
             given.rows_of[module_id] += rows
+            given.columns_of[module_id] += columns
 
     def to_dict(self) -> dict[str, Any]:
         """Return the counts as plain data."""
@@ -97,6 +103,8 @@ class Tally:
             "step_seconds": statistics.median(self._step_seconds[1:] or self._step_seconds or [0.0]),
             "calls": dict(self.calls),
             "rows": given.rows,
+            "columns": given.columns,
             "elements": given.elements,
-            "samples": max(given.rows_of.values(), default=0),
+            "rows_in_all": max(given.rows_of.values(), default=0),
+            "columns_in_all": max(given.columns_of.values(), default=0),
         }
