@@ -193,10 +193,11 @@ def _note_verdict(path: Path, plan: KeptPlan, seen: Observed, checks: Sequence[C
     from brim.project import read_book, write_book
     from brim.project.plan_book import FAILED as PLAN_FAILED
     from brim.project.plan_book import PASSED as PLAN_PASSED
-    from brim.watching.checklist import has_passed, says_something_about_the_plan
+    from brim.watching.checklist import has_passed, why_not_judged
 
-    if not says_something_about_the_plan(checks):
-        say(f"The job failed for a reason of its own, so plan {plan.number} is not judged.")
+    why = why_not_judged(checks, seen)
+    if why is not None:
+        say(f"Plan {plan.number} is not judged: {why}.")
         return
     passed = has_passed(checks)
     now = datetime.now(timezone.utc).replace(microsecond=0)

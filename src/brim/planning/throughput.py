@@ -13,6 +13,8 @@ from brim.findings import Probe, Verdict
 
 # A larger microbatch that is slower by less than this, as a share, may be so by chance.
 SLOWER = 0.05
+# The knee: the share of the peak rate from which on more samples pay little. A choice.
+KNEE_SHARE = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +46,11 @@ class StepTime:
     def rate(self, microbatch: int) -> float:
         """Return samples per second."""
         return microbatch / self.seconds(microbatch)
+
+    @property
+    def knee(self) -> int:
+        """The smallest microbatch from which on more samples pay little, 9·n½."""
+        return self.microbatch_for(KNEE_SHARE)
 
     def microbatch_for(self, share: float) -> int:
         """Return the smallest microbatch that runs at a share of the peak rate; 90% is at 9·n½.
@@ -118,7 +125,7 @@ class Throughput:
             fixed, sample = 1000 * self.line.fixed_seconds, 1000 * self.line.sample_seconds
             parts.append(f"a step takes {fixed:.3g} ms + {sample:.3g} ms × microbatch")
             if self.line.fixed_seconds:
-                parts.append(f"half of the peak rate at {self.line.half_rate_microbatch:.3g}")
+                parts.append(f"{KNEE_SHARE:.0%} of its peak rate from {self.line.knee:,} on")
         parts.append(f"best rate {best.samples_per_second:.4g}/s at {best.microbatch:,}")
         if self.is_slower_above:
             last = self.rates[-1]
@@ -127,7 +134,7 @@ class Throughput:
         return "; ".join(parts)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the curve as plain data; `knee` is the microbatch of half of the peak rate."""
+        """Return the curve as plain data; `knee` is the microbatch of 90% of the peak rate."""
         line = self.line
         return {
             "rates": [
@@ -141,7 +148,7 @@ class Throughput:
             ],
             "fixed_seconds": line.fixed_seconds if line else None,
             "sample_seconds": line.sample_seconds if line else None,
-            "knee": line.half_rate_microbatch if line else None,
+            "knee": line.knee if line else None,
             "best": self.best.microbatch,
             "larger_is_slower": self.is_slower_above,
         }

@@ -203,12 +203,17 @@ class _Entry:
 
     def _expectation(self) -> Expectation | None:
         values = self._values
-        if "peak" not in values or "memory" not in values:
+        for key, other in (("peak", "memory"), ("memory", "peak")):
+            if key in values and other not in values:
+                raise self._error(key, f"{key} goes with {other}, which is missing")
+        if "peak" not in values:
             return None
         if len(values["peak"]) != 2:
             raise self._error("peak", f"peak is {values['peak']!r}, and should be [least, most]")
         memory_bytes = self._made("memory", lambda: parse_bytes(values["memory"]))
         low, high = self._made("peak", lambda: [parse_bytes(size) for size in values["peak"]])
+        if low > min(high, memory_bytes):
+            raise self._error("peak", "peak should be [least, most], and least no more than memory")
         return Expectation(memory_bytes=memory_bytes, peak_low_bytes=low, peak_high_bytes=high, gpu=values.get("gpu"))
 
     def _made(self, key: str, make: Any) -> Any:

@@ -65,6 +65,8 @@ def read_plan(directory: Path) -> StoredPlan:
     path = directory / PLAN_FILE
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(document, dict) or "version" not in document:
+            raise InputError(f"{directory} holds no sweep: its {PLAN_FILE} is of another kind.")
         if document["version"] != _VERSION:
             raise InputError(f"{path} was written by another version of brim ({document['version']}).")
         return _stored(document)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
+from textwrap import shorten
 
 from brim.project.plan_book import KeptPlan
 from brim.units import format_bytes, format_seconds
@@ -16,6 +17,8 @@ _LONGEST_LINE = 120
 
 ENDED = "ran to its end"
 NO_OOM = "no out-of-memory"
+MEMORY = ("fills what was planned", "peak within its range")
+RANKS = "as many ranks as planned"
 
 
 class Mark(str, enum.Enum):
@@ -44,7 +47,12 @@ class Check:
 
 def judge(seen: Observed, plan: KeptPlan | None) -> list[Check]:
     """Return the checklist of a job, held against the plan it should have run with."""
-    return [_end(seen), _ooms(seen), _retries(seen), *_memory(seen, plan), _step_time(seen, plan)]
+    checks = [_end(seen), _ooms(seen), _retries(seen), *_memory(seen, plan), _step_time(seen, plan)]
+    num_ranks = len(seen.told.workers)
+    if plan is not None and num_ranks and num_ranks != plan.plan.ranks:
+        text = f"{num_ranks:,} made steps, planned {plan.plan.ranks:,}"
+        checks.insert(1, Check(name=RANKS, mark=Mark.FAIL, text=text))
+    return checks
 
 
 def has_passed(checks: Sequence[Check]) -> bool:
@@ -52,10 +60,18 @@ def has_passed(checks: Sequence[Check]) -> bool:
     return all(check.mark is not Mark.FAIL for check in checks)
 
 
-def says_something_about_the_plan(checks: Sequence[Check]) -> bool:
-    """Return whether a verdict on the plan follows: not where the job failed for a reason of its own."""
+def why_not_judged(checks: Sequence[Check], seen: Observed) -> str | None:
+    """Say why no verdict on the plan follows from a job; None where one does."""
     marks = {check.name: check.mark for check in checks}
-    return marks[ENDED] is Mark.PASS or marks[NO_OOM] is Mark.FAIL
+    if marks[NO_OOM] is Mark.FAIL:
+        return None
+    if marks[ENDED] is Mark.FAIL:
+        return "the job failed for a reason of its own"
+    if RANKS in marks:
+        return "the job ran on another number of ranks than it plans for"
+    if not seen.told.num_steps and all(marks[name] is Mark.NOT_SEEN for name in MEMORY):
+        return "neither a step nor memory that the plan speaks of was seen"
+    return None
 
 
 def _end(seen: Observed) -> Check:
@@ -73,7 +89,7 @@ def _ooms(seen: Observed) -> Check:
         return Check(name=NO_OOM, mark=Mark.FAIL, text=f"{seen.told.ooms:,} counted by torch's allocator")
     lines = seen.oom_lines or seen.told.oom_errors
     if lines:
-        return Check(name=NO_OOM, mark=Mark.FAIL, text=lines[-1][:_LONGEST_LINE])
+        return Check(name=NO_OOM, mark=Mark.FAIL, text=shorten(lines[-1], _LONGEST_LINE, placeholder=" …"))
     where = "none in its output" if seen.told.ooms is None else "none counted by torch's allocator"
     return Check(name=NO_OOM, mark=Mark.PASS, text=where)
 
@@ -91,12 +107,11 @@ def _retries(seen: Observed) -> Check:
 
 
 def _memory(seen: Observed, plan: KeptPlan | None) -> list[Check]:
-    names = ("fills what was planned", "peak within its range")
     peak_bytes, where = _peak(seen)
     why = _not_comparable(seen, plan)
     if why is not None:
         reached = "" if peak_bytes is None else f"{format_bytes(peak_bytes)} {where}; "
-        return [Check(name=name, mark=Mark.NOT_SEEN, text=f"{reached}{why}") for name in names]
+        return [Check(name=name, mark=Mark.NOT_SEEN, text=f"{reached}{why}") for name in MEMORY]
     assert plan is not None
     assert plan.expected is not None
     expected, peak = plan.expected, peak_bytes or 0
@@ -104,8 +119,8 @@ def _memory(seen: Observed, plan: KeptPlan | None) -> list[Check]:
     fill = f"{peak / memory:.0%} of {format_bytes(memory)}, planned at least {low / memory:.0%}"
     peaked = f"{format_bytes(peak)} {where}, planned {format_bytes(low)} to {format_bytes(high)}"
     return [
-        Check(name=names[0], mark=Mark.PASS if peak >= low else Mark.FAIL, text=fill),
-        Check(name=names[1], mark=Mark.PASS if low <= peak <= high else Mark.FAIL, text=peaked),
+        Check(name=MEMORY[0], mark=Mark.PASS if peak >= low else Mark.FAIL, text=fill),
+        Check(name=MEMORY[1], mark=Mark.PASS if low <= peak <= high else Mark.FAIL, text=peaked),
     ]
 
 

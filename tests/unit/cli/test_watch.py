@@ -83,7 +83,7 @@ def test_a_job_with_a_mistake_of_its_own_fails_and_the_plan_is_not_judged(brim_c
     assert run.returncode == 1
     assert run.stdout.startswith("to stdout\n")
     assert "NameError" in run.stderr
-    assert "plan 2 is not judged" in run.stderr
+    assert "Plan 2 is not judged" in run.stderr
     assert json.loads(brim_cli("plan", "history", "--json").stdout)["plans"][1]["verdict"] is None
 
 

@@ -107,6 +107,9 @@ def test_without_a_plan_that_ran_well_it_says_which_there_are():
         ('source = "brim plan"', 'verdict = "fine"', "Use passed or failed"),
         ('source = "brim plan"', 'profile = "bold"', "There is no profile 'bold'"),
         ('source = "brim plan"', 'memory = "24GiB"\npeak = ["1GiB"]', r"should be \[least, most\]"),
+        ('source = "brim plan"', 'memory = "9GiB"\npeak = ["2GiB", "1GiB"]', r"should be \[least, most\]"),
+        ('source = "brim plan"', 'memory = "1GiB"\npeak = ["2GiB", "3GiB"]', "least no more than memory"),
+        ('source = "brim plan"', 'memory = "1GiB"', "memory goes with peak, which is missing"),
         ('source = "brim plan"', 'memory = "lots"\npeak = ["1GiB", "2GiB"]', "'lots' is not a memory size"),
     ],
 )

@@ -46,7 +46,7 @@ def test_the_rate_has_its_line_and_its_knee():
     (_, rates) = section(made.findings()).parts[0].charts
     # 0.04 s + 0.005 s a sample: half of the rate at 8 samples, nine tenths at 72, which was not reached.
     assert "40 ms + 5 ms a sample" in rates.summary
-    assert "from microbatch 72 on it runs at 90%" in rates.summary
+    assert "from microbatch 72 on that line runs at 90%" in rates.summary
 
 
 def test_step_times_of_near_sizes_make_no_curve():

@@ -6,7 +6,7 @@ import pytest
 from brim.planning import BatchPlan
 from brim.planning.expectation import Expectation
 from brim.project import KeptPlan
-from brim.watching.checklist import Mark, has_passed, judge, says_something_about_the_plan
+from brim.watching.checklist import Mark, has_passed, judge, why_not_judged
 from brim.watching.job import Observed
 from brim.watching.told import ProcessTold, Told
 
@@ -82,19 +82,31 @@ def test_the_hosts_memory_is_not_held_against_a_plan_for_a_gpu():
     assert "plan 3 is for rtx-3090" in check.text
 
 
+def not_judged(seen):
+    return why_not_judged(judge(seen, PLAN), seen)
+
+
 def test_a_job_that_fails_for_a_reason_of_its_own_says_nothing_about_the_plan():
-    assert says_something_about_the_plan(judge(GOOD, PLAN))
-    assert not says_something_about_the_plan(judge(replace(GOOD, exit_code=1), PLAN))
-    ran_out = replace(GOOD, exit_code=1, oom_lines=("CUDA out of memory",))
-    assert says_something_about_the_plan(judge(ran_out, PLAN))
+    assert not_judged(GOOD) is None
+    assert not_judged(replace(GOOD, exit_code=1)) == "the job failed for a reason of its own"
+    assert not_judged(replace(GOOD, exit_code=1, oom_lines=("CUDA out of memory",))) is None
+
+
+def test_a_job_of_which_nothing_was_seen_or_on_other_ranks_says_nothing_about_the_plan():
+    blind = replace(GOOD, told=Told(), gpu_peak_bytes=None, host_peak_bytes=None)
+    assert not_judged(blind) == "neither a step nor memory that the plan speaks of was seen"
+    two = replace(GOOD, told=Told(processes=(RANK, replace(RANK, pid=8, rank=1))))
+    assert marks(two)["as many ranks as planned"] is Mark.FAIL
+    assert not_judged(two) == "the job ran on another number of ranks than it plans for"
 
 
 def test_a_job_on_the_cpu_that_made_steps_had_no_retries_and_its_largest_rank_is_judged():
     on_cpu = [replace(RANK, rank=rank, allocator_retries=None, ooms=None, reserved_bytes=None) for rank in range(2)]
     on_cpu[1] = replace(on_cpu[1], host_peak_bytes=20 * GIB)
     seen = replace(GOOD, gpu_peak_bytes=None, host_peak_bytes=23 * GIB, told=Told(processes=tuple(on_cpu)))
-    assert set(marks(seen).values()) == {Mark.PASS}
-    assert "20.0 GiB on the host, in the largest of 2 ranks" in judge(seen, PLAN)[4].text
+    plan = replace(PLAN, plan=BatchPlan(effective=64, ranks=2))
+    assert set(marks(seen, plan).values()) == {Mark.PASS}
+    assert "20.0 GiB on the host, in the largest of 2 ranks" in judge(seen, plan)[4].text
 
 
 def test_why_no_step_was_seen_is_said():

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import median
 from typing import Any
 
 from brim.errors import InputError
 from brim.findings import Finding, Findings, Probe, Verdict
-from brim.planning.throughput import StepTime, fit_step_time
+from brim.planning.throughput import KNEE_SHARE, StepTime, fit_step_time
 from brim.reporting.page.axes import count, memory, rate, unit_for
 from brim.reporting.page.charts import bars, both_widths, dots
 from brim.reporting.page.section import Chart, Part, Section, Table
@@ -17,8 +16,6 @@ from brim.units import format_seconds
 
 # Cases whose charts are shown at once; the others unfold.
 _NUM_OPEN = 2
-# The share of the peak rate from which on more samples pay little.
-KNEE_SHARE = 0.9
 _NUM_CURVE_POINTS = 60
 # Sizes have to lie this many times apart for a line through their step times to mean anything.
 FIT_SPAN = 2
@@ -32,13 +29,14 @@ def findings_section(data: Mapping[str, Any]) -> Section:
     if error is not None:
         notes.append(f"The search was cut short: {error['message']}")
     fits_all = findings.microbatch
+    what = _what(findings)
     return Section(
         kind="findings",
         title=findings.workload,
-        subtitle=f"the largest microbatch, measured · {findings.kind} on {findings.device_name} · "
+        subtitle=f"the {what}, measured · {findings.kind} on {findings.device_name} · "
         f"{memory(findings.memory_bytes)}, of which {findings.fill:.0%} may be used",
         facts=[
-            ("fits every case" if len(findings) > 1 else "largest microbatch", count(fits_all) if fits_all else "none"),
+            ("fits every case" if len(findings) > 1 else what, count(fits_all) if fits_all else "none"),
             ("limit", memory(findings.limit_bytes)),
             ("probes", count(sum(len(finding.probes) for finding in findings))),
             ("OOMs", count(sum(_num_ooms(finding) for finding in findings))),
@@ -63,11 +61,11 @@ def _answers(findings: Findings) -> Chart:
     ]
     smallest = min(findings, key=lambda finding: finding.microbatch or 0)
     return Chart(
-        title="The largest microbatch of every case",
+        title=f"The {_what(findings)} of every case",
         summary=f"{len(findings)} cases; {smallest.case} fits the least: {_answer(smallest)}.",
         **both_widths(bars, rows, x_title="microbatch"),
         table=Table(
-            caption="The largest microbatch of every case",
+            caption=f"The {_what(findings)} of every case",
             columns=("case", "microbatch"),
             numeric=frozenset({"microbatch"}),
             rows=[(str(row["label"]), str(row["text"])) for row in rows],
@@ -147,16 +145,16 @@ def _rates_chart(finding: Finding) -> Chart | None:
         }
         for probe in timed
     ]
-    fitted = _fit(timed, sizes)
+    fitted = _fit(finding, timed, sizes)
     curve, lines, says = [], [], _without_line(timed, sizes)
     if fitted is not None:
         stride = max(1, (sizes[-1] - sizes[0]) // _NUM_CURVE_POINTS)
         along = [*range(sizes[0], sizes[-1], stride), sizes[-1]]
         curve = [{"x": size, "y": round(fitted.rate(size), 3)} for size in along]
-        knee = fitted.microbatch_for(KNEE_SHARE)
+        knee = fitted.knee
         says = (
             f"A step takes {format_seconds(fitted.fixed_seconds)} + {format_seconds(fitted.sample_seconds)} a sample; "
-            f"from microbatch {knee:,} on it runs at {KNEE_SHARE:.0%} of the rate that no size passes, "
+            f"from microbatch {knee:,} on that line runs at {KNEE_SHARE:.0%} of its peak rate, "
             f"{rate(fitted.peak_rate)} samples/s."
         )
         if sizes[0] <= knee <= sizes[-1]:
@@ -169,10 +167,15 @@ def _rates_chart(finding: Finding) -> Chart | None:
     )
 
 
-def _fit(timed: Sequence[Probe], sizes: Sequence[int]) -> StepTime | None:
+def _fit(finding: Finding, timed: Sequence[Probe], sizes: Sequence[int]) -> StepTime | None:
+    """Return the finding's own line, or one through the quickest probes where it has none."""
     if sizes[-1] < FIT_SPAN * sizes[0]:
         return None
-    times = {size: median(probe.step_seconds or 0.0 for probe in timed if probe.microbatch == size) for size in sizes}
+    known = finding.throughput
+    if known is not None:
+        fixed, sample = known["fixed_seconds"], known["sample_seconds"]
+        return None if sample is None else StepTime(fixed_seconds=fixed, sample_seconds=sample)
+    times = {size: min(probe.step_seconds or 0.0 for probe in timed if probe.microbatch == size) for size in sizes}
     try:
         return fit_step_time(times)
     except InputError:
@@ -215,6 +218,10 @@ def _probe_tip(probe: Probe) -> str:
     peak = "peak not known" if probe.peak_bytes is None else f"peak {memory(probe.peak_bytes)}"
     speed = f", {rate(probe.samples_per_second)} samples/s" if probe.samples_per_second else ""
     return f"microbatch {probe.microbatch:,}: {probe.verdict}, {peak}{speed}"
+
+
+def _what(findings: Findings) -> str:
+    return "fastest microbatch" if findings.strategy == "fastest" else "largest microbatch"
 
 
 def _answer(finding: Finding) -> str:
