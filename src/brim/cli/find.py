@@ -37,7 +37,7 @@ def command(
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda:N.")] = "auto",
     memory: Annotated[
-        str | None, typer.Option(help="What the job may have in all, e.g. 8GiB. Default: what is free now.")
+        str | None, typer.Option(help="What the job may have, each rank of it, e.g. 8GiB. Default: what is free now.")
     ] = None,
     fill: Annotated[float, typer.Option(help="The share of the memory that the peak may use.")] = 0.9,
     cap: Annotated[int | None, typer.Option(help="The largest microbatch to try.")] = None,

@@ -138,6 +138,8 @@ class CaseSearch:
         if isinstance(strategy, Fastest):
             return throughput.describe() if throughput else "only one size could be timed"
         best = self._probes[-1]
+        if best.steps < self.steps:
+            return f"the script ended after {best.steps} of {self.steps} steps: what later ones need was not seen"
         if best.steps and best.samples < best.steps * best.microbatch:
             return (
                 f"at microbatch {best.microbatch} the model saw {best.samples} samples in {best.steps} steps: "

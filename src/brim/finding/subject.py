@@ -56,6 +56,8 @@ class Subject:
         if self.command is None:
             return
         self.command.check(cases)
+        for name in self.command.unnamed_places(cases):
+            observer.warn(f"{{{name}}} in the command is no case and stays as it is. If it is meant: --case {name}=…")
         for folder in self.command.overwritten():
             observer.warn(
                 f"Probes run the real script: it may overwrite what is in {folder}. Give it another folder to be safe."

@@ -19,7 +19,7 @@ CLOSE_ENOUGH = 0.03
 # The last size before the limit is tried where it is larger by this, as a ratio.
 MORE = 1.1
 # Sizes nearer to each other than this, as a ratio, are not told apart.
-NEAR = 1.5
+NEAR = 1.15
 # How many sizes are tried; the answer's confirmation is the sixth probe.
 MAX_TRIES = 5
 

@@ -71,7 +71,8 @@ class Recovering:
             if not failure.is_oom:
                 raise failure.error
             self._step_down(count_samples(part), failure)
-            parts.extendleft(reversed(self._cut(part)))
+            # What is left is cut as well: parts of the size that failed would fail again.
+            parts = deque(smaller for each in (part, *parts) for smaller in self._cut(each))
         return self._put_together(results)
 
     def _cut(self, batch: Any) -> list[Any]:

@@ -63,7 +63,7 @@ def test_an_oom_on_one_rank_is_an_oom_of_all(name, rank):
 
 @pytest.mark.parametrize(
     ("name", "how"),
-    [("Killed", r"\(rank 1\) was ended by SIGKILL"), ("Hangs", r"made no progress for 8 s .*\(rank 1 was behind\)")],
+    [("Killed", r"of rank 1 was ended by SIGKILL"), ("Hangs", r"made no progress for 8 s .*\(rank 1 was behind\)")],
 )
 @pytest.mark.long
 def test_a_rank_that_dies_or_hangs_is_unclear_and_never_a_hang(name, how):

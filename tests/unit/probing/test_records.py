@@ -15,6 +15,7 @@ def record(rank=0, **values):
         "num_ranks": 2,
         "kind": "train",
         "steps": 3,
+        "begun": 3,
         "step_seconds": 0.1,
         "peak_bytes": 1000,
         "rows": 4,
@@ -84,8 +85,8 @@ def test_an_exit_without_an_exception_is_judged_by_the_last_words():
 
 
 def test_a_hang_names_the_rank_that_is_behind():
-    outcome = verdict(record(0, steps=2), record(1, steps=1), is_hung=True)
-    assert outcome.probe.detail == "made no progress for 60 s and was ended; rank 1 was behind"
+    outcome = verdict(record(0, steps=1, begun=2), record(1, steps=1, begun=1), is_hung=True)
+    assert outcome.probe.detail == "made no progress for 60 s and was ended in step 2; rank 1 was behind"
     assert outcome.probe.verdict == "unclear"
 
 

@@ -32,6 +32,18 @@ def test_the_results_are_those_of_the_whole_batch_in_order(size, limit):
     assert max(budget.calls[-1:]) <= limit
 
 
+def test_a_size_that_failed_is_not_tried_again_on_the_rest_of_the_batch(caplog):
+    budget = Overdraw(3)
+
+    @brim.recover
+    def evaluate(batch):
+        return budget(batch)
+
+    with caplog.at_level("WARNING", logger="brim"):
+        evaluate(torch.arange(10.0))
+    assert [message.partition("; ")[2] for message in caplog.messages] == ["going on with 5.", "going on with 2."]
+
+
 def test_only_the_part_that_did_not_fit_runs_again_and_later_batches_begin_smaller(caplog):
     budget = Overdraw()
 

@@ -82,6 +82,22 @@ class Command:
             if word.endswith(".py") and not Path(word).is_file() and "{" not in word:
                 raise InputError(f"There is no file {word} for the command `{self}`. Mend its path.")
 
+    def unnamed_places(self, cases: Sequence[Case]) -> list[str]:
+        """Return what stands in braces like a case, and is none: it stays as it is.
+
+        >>> Command(("python", "eval.py", "{batch}", "{max_crops}", "${HOME}")).unnamed_places([Case({})])
+        ['max_crops']
+        """
+        named = {name for case in cases for name in case} | {"batch"}
+        # A shell's own ${name} is no place.
+        places = [
+            place[1]
+            for word in self.words
+            for place in _PLACE.finditer(word)
+            if not word[: place.start()].endswith("$")
+        ]
+        return sorted(set(places) - named)
+
     def fill_in(self, case: Case, microbatch: int) -> list[str]:
         """Return the words with the microbatch and the case in their places; other braces stay as they are."""
         values = {**{name: str(value) for name, value in case.items()}, "batch": str(microbatch)}

@@ -32,6 +32,7 @@ class Record:
 
     Attributes:
         status: `running`, `done` when all steps were run, `ended` when the process came to its own end, or `failed`.
+        begun: The steps that it ended, and the one that it was in.
         rows: The most rows that a module was given at once: its samples, where these lie along the first dimension.
         columns: The same along the second.
         rows_in_all: The rows of all calls of the module that was given most.
@@ -46,6 +47,7 @@ class Record:
     num_ranks: int
     kind: str
     steps: int
+    begun: int
     step_seconds: float
     peak_bytes: int
     rows: int
@@ -198,9 +200,9 @@ def _exited(ended: Ended, microbatch: int) -> Outcome:
 def _how_it_hung(ended: Ended, timeout_seconds: float) -> str:
     """Name the ranks that are behind the others: these are waiting for them."""
     detail = f"made no progress for {timeout_seconds:g} s and was ended"
-    most = max(record.num_steps for record in ended.records)
-    behind = [str(record.rank) for record in ended.records if record.num_steps < most]
-    return f"{detail}; rank {', '.join(behind)} was behind" if behind else detail
+    most = max(record.begun for record in ended.records)
+    behind = [str(record.rank) for record in ended.records if record.begun < most]
+    return f"{detail} in step {most}" + (f"; rank {', '.join(behind)} was behind" if behind else "")
 
 
 def _whose(pid: int, records: Sequence[Record]) -> str:

@@ -48,7 +48,8 @@ class Tally:
     _evaluated_on: _Given = field(default_factory=_Given)
     _steps_of: Counter[int] = field(default_factory=Counter)
     _step_seconds: list[float] = field(default_factory=list)
-    _step_began: float | None = None
+    _is_in_step: bool = False
+    _clock: float | None = None
 
     @property
     def kind(self) -> str:
@@ -60,19 +61,23 @@ class Tally:
     @property
     def phase(self) -> str:
         """Where the process is: `build` until a module is called."""
-        return "build" if self._step_began is None and not self.num_steps else "step"
+        return "build" if not self._is_in_step and not self.num_steps else "step"
 
-    def begin_step(self) -> None:
-        """Start the clock, unless it runs."""
-        if self._step_began is None:
-            self._step_began = time.perf_counter()
+    def begin_step(self) -> bool:
+        """Return whether a step begins with this call; the first one starts the clock."""
+        if self._is_in_step:
+            return False
+        self._is_in_step = True
+        self._clock = self._clock or time.perf_counter()
+        return True
 
     def end_step(self) -> None:
-        """Count a step; the next one has begun when something is called."""
+        """Count a step and its time, from the end of the last one on: loading data is a part of it."""
         self.num_steps += 1
-        if self._step_began is not None:
-            self._step_seconds.append(time.perf_counter() - self._step_began)
-            self._step_began = None
+        now = time.perf_counter()
+        if self._clock is not None:
+            self._step_seconds.append(now - self._clock)
+        self._clock, self._is_in_step = now, False
 
     def add_optimizer_step(self, optimizer_id: int) -> bool:
         """Count an optimizer's step; True when all that were ever used have made it, as those of a GAN have."""
@@ -100,6 +105,7 @@ class Tally:
         return {
             "kind": self.kind,
             "steps": self.num_steps,
+            "begun": self.num_steps + self._is_in_step,
             "step_seconds": statistics.median(self._step_seconds[1:] or self._step_seconds or [0.0]),
             "calls": dict(self.calls),
             "rows": given.rows,

@@ -108,7 +108,8 @@ class Witness:
             return
         if self._meter is None:
             self._begin(next(module.parameters()).device)
-        self._tally.begin_step()
+        if self._tally.begin_step():
+            self._write("running")  # should it hang, brim knows who had begun
         self._tally.is_generating |= self._generation.look()
 
     def _on_leave(self, module: torch.nn.Module, args: Any, output: Any) -> None:
