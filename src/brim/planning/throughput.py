@@ -126,7 +126,9 @@ class Throughput:
             parts.append(f"a step takes {fixed:.3g} ms + {sample:.3g} ms × microbatch")
             if self.line.fixed_seconds:
                 parts.append(f"{KNEE_SHARE:.0%} of its peak rate from {self.line.knee:,} on")
-        parts.append(f"best rate {best.samples_per_second:.4g}/s at {best.microbatch:,}")
+        # Half of the steps lie within the spread: a wide one says that something else ran as well.
+        steps = f"quickest of {best.num_timings} steps, ±{best.spread:.0%}"
+        parts.append(f"best rate {best.samples_per_second:.4g}/s at {best.microbatch:,} ({steps})")
         if self.is_slower_above:
             last = self.rates[-1]
             share = 1 - last.samples_per_second / best.samples_per_second
