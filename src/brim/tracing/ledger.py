@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from brim.tracing.backing import Backing
 from brim.tracing.generation import Generation
-from brim.tracing.kernels import result_bytes, scratch_bytes
+from brim.tracing.kernels import result_bytes, scratch_bytes, workspace_bytes
 from brim.tracing.record import Phase, Record, Storage
 from brim.tracing.shortcuts import Shortcuts
 
@@ -32,7 +32,16 @@ class Ledger(TorchDispatchMode):
         generation: Answers what transformers' generation asks; None where it does not run.
     """
 
-    def __init__(self, backing: Backing | None = None, shortcuts: Shortcuts | None = None) -> None:
+    def __init__(
+        self, backing: Backing | None = None, shortcuts: Shortcuts | None = None, *, on_cuda: bool = False
+    ) -> None:
+        """Start empty.
+
+        Args:
+            backing: Real memory to hold behind the fake tensors.
+            shortcuts: Answers operators faster; None to ask fake tensors for all.
+            on_cuda: Whether the CPU's kernels stand in for CUDA's, so that what they keep for themselves is left out.
+        """
         super().__init__()
         self.phase = Phase.BUILD
         self.module = ""
@@ -42,6 +51,7 @@ class Ledger(TorchDispatchMode):
         self.generation: Generation | None = None
         self._backing = backing
         self._shortcuts = shortcuts
+        self._on_cuda = on_cuda
         self._storages: list[Storage] = []
         self._events: list[tuple[int, int]] = []
         self._step_starts: list[int] = []
@@ -89,6 +99,8 @@ class Ledger(TorchDispatchMode):
         if isinstance(result, torch.Tensor):
             self.enter(result, result_bytes(func, args))
         elif isinstance(result, (tuple, list)):
+            if not self._on_cuda and (workspace := workspace_bytes(func, args)):
+                self.enter(result[-1], workspace)
             for item in result:
                 if isinstance(item, torch.Tensor):
                     self.enter(item)
