@@ -153,8 +153,8 @@ class Ledger(TorchDispatchMode):
     def _expect_sum(self, gradient: torch.Tensor, result: torch.Tensor, peak_before: int) -> None:
         """Note that autograd adds two gradients of one tensor.
 
-        It adds to the first in place if nobody else holds it and it is no view, but on fake tensors it never does. So the
-        sum takes the place of a gradient that dies at once.
+        It adds to the first in place if nobody else holds it and it is no view, but on fake tensors it never does. So
+        the sum takes the place of a gradient that dies at once.
         Source: `can_accumulate_inplace` in torch's torch/csrc/autograd/input_buffer.cpp.
         """
         keys = gradient.untyped_storage()._cdata, result.untyped_storage()._cdata
