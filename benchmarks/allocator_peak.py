@@ -13,7 +13,12 @@ from brim.workload import Workload, prepare
 
 _NUM_STEPS = 2
 # Operators that are one to a trace and several to the profiler, with what they hand from one to the next.
-_WHOLE = ("aten::convolution", "aten::convolution_backward")
+_WHOLE = (
+    "aten::convolution",
+    "aten::convolution_backward",
+    "aten::mkldnn_rnn_layer",
+    "aten::mkldnn_rnn_layer_backward",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +28,7 @@ class AllocatorPeak:
     Attributes:
         peak_bytes: By everything.
         tensor_bytes: Without scratch: blocks that were allocated and freed inside one and the same operator, of which a
-            convolution is one with all that it calls.
+            convolution and a layer of an LSTM are one with all that they call.
     """
 
     peak_bytes: int

@@ -43,6 +43,8 @@ def fake_tensors(*, on_cuda: bool = False) -> Iterator[FakeTensorMode]:
     with (
         mock.patch.object(torch.utils, "swap_tensors", _take_data),
         mock.patch.object(fake_tensor, "CONSTANT_NUMEL_LIMIT", _KNOWN_ELEMENTS),
+        # A copy of a module's tensors would copy their mode too, and every view of a stranger's tensor is a new one.
+        mock.patch.object(FakeTensorMode, "__deepcopy__", _itself, create=True),
         FakeTensorMode(allow_non_fake_inputs=True) as mode,
         _KnownValues(mode, on_cuda=on_cuda),
     ):
@@ -130,6 +132,10 @@ def _is_small(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[s
     while len(size) == 1 and isinstance(size[0], (tuple, list)):
         size = size[0]
     return all(isinstance(length, int) for length in size) and math.prod(size) <= _KNOWN_ELEMENTS
+
+
+def _itself(mode: FakeTensorMode, memo: Mapping[int, Any]) -> FakeTensorMode:
+    return mode
 
 
 def _take_data(target: torch.Tensor, source: torch.Tensor) -> None:

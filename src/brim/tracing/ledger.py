@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -9,15 +10,18 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch.autograd.graph import _engine_run_backward
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from brim.tracing.backing import Backing
 from brim.tracing.generation import Generation
-from brim.tracing.kernels import result_bytes, scratch_bytes
+from brim.tracing.kernels import result_bytes, scratch_bytes, workspace_bytes
 from brim.tracing.record import Phase, Record, Storage
 from brim.tracing.shortcuts import Shortcuts
 
 _DEVICE_OF = torch.ops.prim.device.default
+_ADD = torch.ops.aten.add.Tensor
+_AUTOGRAD_CALL = _engine_run_backward.__code__
 
 
 class Ledger(TorchDispatchMode):
@@ -32,7 +36,16 @@ class Ledger(TorchDispatchMode):
         generation: Answers what transformers' generation asks; None where it does not run.
     """
 
-    def __init__(self, backing: Backing | None = None, shortcuts: Shortcuts | None = None) -> None:
+    def __init__(
+        self, backing: Backing | None = None, shortcuts: Shortcuts | None = None, *, on_cuda: bool = False
+    ) -> None:
+        """Start empty.
+
+        Args:
+            backing: Real memory to hold behind the fake tensors.
+            shortcuts: Answers operators faster; None to ask fake tensors for all.
+            on_cuda: Whether the CPU's kernels stand in for CUDA's, so that what they keep for themselves is left out.
+        """
         super().__init__()
         self.phase = Phase.BUILD
         self.module = ""
@@ -42,10 +55,13 @@ class Ledger(TorchDispatchMode):
         self.generation: Generation | None = None
         self._backing = backing
         self._shortcuts = shortcuts
+        self._on_cuda = on_cuda
         self._storages: list[Storage] = []
         self._events: list[tuple[int, int]] = []
         self._step_starts: list[int] = []
         self._alive: dict[int, tuple[int, int, int | None]] = {}
+        # The storages of a gradient and of its sum with another, and the peak before the sum was made.
+        self._sum: tuple[int, int, int] | None = None
 
     @property
     def record(self) -> Record:
@@ -76,6 +92,7 @@ class Ledger(TorchDispatchMode):
         if func is _DEVICE_OF:
             return args[0].fake_device if hasattr(args[0], "fake_device") else func(*args)
         kwargs = kwargs or {}
+        self._sum = None
         result = NotImplemented if self._shortcuts is None else self._shortcuts.run(func, args, kwargs)
         if result is NotImplemented:
             try:
@@ -87,8 +104,14 @@ class Ledger(TorchDispatchMode):
                 return answer
         self.num_operations += 1
         if isinstance(result, torch.Tensor):
+            peak_before = self.peak_bytes
             self.enter(result, result_bytes(func, args))
+            # Called from autograd itself, not from Python that runs in it.
+            if func is _ADD and sys._getframe(1).f_code is _AUTOGRAD_CALL:
+                self._expect_sum(args[0], result, peak_before)
         elif isinstance(result, (tuple, list)):
+            if not self._on_cuda and (workspace := workspace_bytes(func, args)):
+                self.enter(result[-1], workspace)
             for item in result:
                 if isinstance(item, torch.Tensor):
                     self.enter(item)
@@ -127,7 +150,36 @@ class Ledger(TorchDispatchMode):
             number = entry[0]
             self._storages[number] = self._storages[number].marked(kind, module)
 
+    def _expect_sum(self, gradient: torch.Tensor, result: torch.Tensor, peak_before: int) -> None:
+        """Note that autograd adds two gradients of one tensor.
+
+        It adds to the first in place if nobody else holds it and it is no view, but on fake tensors it never does. So
+        the sum takes the place of a gradient that dies at once.
+        Source: `can_accumulate_inplace` in torch's torch/csrc/autograd/input_buffer.cpp.
+        """
+        keys = gradient.untyped_storage()._cdata, result.untyped_storage()._cdata
+        sizes = [self._alive[key][1] for key in keys if key in self._alive]
+        if sizes == [result.nbytes] * 2 and result.nbytes and not gradient._is_view() and not torch.is_grad_enabled():
+            self._sum = (*keys, peak_before)
+
+    def _take_place(self, gradient: int, summed: int) -> None:
+        number, num_bytes, address = self._alive[summed]
+        self._alive[summed] = self._alive.pop(gradient)
+        self._storages.pop()  # the sum's own: it was the last to be made
+        birth = len(self._events) - 1
+        while self._events[birth] != (number, num_bytes):  # only deaths can have followed
+            birth -= 1
+        del self._events[birth]
+        self.live_bytes -= num_bytes
+        if self._backing is not None:
+            self._backing.give_back(address)
+
     def _leave(self, key: int) -> None:
+        if self._sum is not None and self._sum[0] == key:
+            gradient, summed, self.peak_bytes = self._sum
+            self._sum = None
+            self._take_place(gradient, summed)
+            return
         number, num_bytes, address = self._alive.pop(key)
         if num_bytes:
             self._events.append((number, 0))

@@ -83,7 +83,7 @@ def trace(
         if capability is not None:
             stack.enter_context(as_on_cuda(capability))
         mode = stack.enter_context(fake_tensors(on_cuda=capability is not None))
-        ledger = stack.enter_context(Ledger(backing, Shortcuts(mode)))
+        ledger = stack.enter_context(Ledger(backing, Shortcuts(mode), on_cuda=capability is not None))
         watch = stack.enter_context(watched(ledger))
         built = _build_faked(workload_class, case, device)
         workload = built or _build_for_real(workload_class, case, device, mode, ledger, watch)

@@ -33,3 +33,26 @@ def test_a_layer_that_was_only_copied_is_not_counted():
 
     held = trace(Copies, Case(), 4).record.breakdown()
     assert held["parameters"] == 2 * 256 * 256 * 4
+
+
+def test_a_copied_layer_takes_what_a_layer_of_its_own_takes():
+    class Layers(brim.Workload):
+        def layers(self):
+            return [nn.Linear(256, 256, bias=False) for _ in range(2)]
+
+        def build(self):
+            self.model = nn.Sequential(*self.layers())
+
+        def batch(self, size):
+            return torch.ones(size, 256)
+
+        def step(self, batch):
+            self.model(batch).sum().backward()
+            self.model.zero_grad()
+
+    class Copies(Layers):
+        def layers(self):
+            layer = nn.Linear(256, 256, bias=False)
+            return [layer, copy.deepcopy(layer)]
+
+    assert trace(Copies, Case(), 4).peak_bytes == trace(Layers, Case(), 4).peak_bytes

@@ -76,6 +76,43 @@ class Idle(brim.Workload):
         pass
 
 
+class Own(brim.Workload):
+    """Two gradients of one tensor, held by autograd alone."""
+
+    def build(self):
+        pass
+
+    def batch(self, size):
+        return torch.zeros(size, 256, device=self.device, requires_grad=True)
+
+    def step(self, batch):
+        self.branch(batch * 2).backward()
+        batch.grad = None
+
+    def branch(self, hidden):
+        return (hidden * 2).sum() + (hidden * 3).sum()
+
+
+class Views(Own):
+    def branch(self, hidden):
+        return (hidden.t() * 2).sum() + (hidden.t() * 3).sum()
+
+
+class InPython(Own):
+    def branch(self, hidden):
+        return Doubled.apply(hidden).sum()
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, values):
+        return values * 5
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2 + gradient * 3
+
+
 def real_peak(workload_class, size):
     """The CPU allocator's own count over a build, a batch and two steps."""
     workload = prepare(workload_class, Case(), "cpu")
@@ -99,6 +136,11 @@ def real_peak(workload_class, size):
 @pytest.mark.parametrize("size", [1, 64, 4096])
 def test_the_traced_peak_is_the_allocators_real_one(size):
     assert trace(Mlp, Case(), size).peak_bytes == pytest.approx(real_peak(Mlp, size), rel=0.005)
+
+
+@pytest.mark.parametrize("workload_class", [Own, Views, InPython])
+def test_gradients_are_added_in_place_where_autograd_does_it(workload_class):
+    assert trace(workload_class, Case(), 1000).peak_bytes == pytest.approx(real_peak(workload_class, 1000), rel=0.005)
 
 
 def test_a_step_that_asks_for_values_cannot_be_traced():
