@@ -84,8 +84,8 @@ class LoopProber:
             result = run_trial(
                 workload_class, case, microbatch, steps=1, meter=meter, limit_bytes=self._device.limit_bytes
             )
-        if result["verdict"] != Verdict.ERROR.value:
-            self.failure = None  # its traceback holds what the loop had allocated
+            if result["verdict"] != Verdict.ERROR.value:
+                self.failure = None  # its traceback holds what the loop had allocated; putting back needs room
         release_memory()
         if result["verdict"] == Verdict.FITS.value:
             result |= {"steps": watch.num_steps, "samples": watch.num_steps * microbatch}

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,20 @@ def test_what_the_function_raises_arrives_as_it_is(raised):
         decorate(broken)()
     assert caught.value is raised
     assert raised.__cause__ is cause
+
+
+def test_nothing_is_kept_of_a_probe_that_ran_out_of_memory():
+    held = []
+
+    def hungry(batch_size):
+        assert not any(reference() is not None for reference in held)
+        activations = torch.ones(batch_size)
+        held.append(weakref.ref(activations))
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    with pytest.raises(NothingFitsError):
+        decorate(hungry, starting_batch_size=2)()
+    assert len(held) == 2
 
 
 def test_a_function_without_a_step_starts_with_the_first_size_as_with_accelerate(caplog):
