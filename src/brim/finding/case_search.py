@@ -28,6 +28,7 @@ class CaseSearch:
     Attributes:
         make_strategy: Returns the strategy for a case, or None for the guided one, which needs a trace.
         fresh: Whether every probe has a process of its own, so that running the answer once more confirms it.
+        note: What to say of an answer that nothing else is to be said of.
         sources: The project's files that the workload turned out to import.
     """
 
@@ -39,6 +40,7 @@ class CaseSearch:
     make_strategy: Callable[[Case], Strategy | None]
     observer: Observer
     fresh: bool = True
+    note: str | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
     _probes: list[Probe] = field(default_factory=list)
     _started: float = field(default_factory=time.monotonic)
@@ -145,9 +147,7 @@ class CaseSearch:
                 f"at microbatch {best.microbatch} the model saw {best.samples} samples in {best.steps} steps: "
                 "the script may split its batches, or its data may end"
             )
-        if not self.fresh:
-            return "ran in this process only: isolate=True runs the answer once more in a fresh one"
-        return None
+        return self.note
 
     def _nothing_fits(self, strategy: Strategy) -> str:
         tried = min(probe.microbatch for probe in self._probes)

@@ -16,6 +16,7 @@ from brim.finding.case_search import CaseSearch
 from brim.finding.observer import Observer
 from brim.findings import Finding, Probe, Verdict
 from brim.history import History, make_key
+from brim.probing.loop import LoopProber
 from brim.probing.mixing import Mix
 from brim.probing.outcome import Outcome, Prober, Traced
 from brim.searching import Bounds, Guided, Strategy
@@ -124,7 +125,7 @@ class JobSearch:
         strategy: Which size is tried next; None to fit measured peaks.
     """
 
-    prober: Prober
+    prober: LoopProber
     label: str
     device: Device
     bounds: Bounds
@@ -137,13 +138,19 @@ class JobSearch:
     ranks: Ranks = field(default_factory=Ranks)
 
     def run(self) -> Finding:
-        """Return the finding, the same on all ranks."""
+        """Return the finding, the same on all ranks.
+
+        Raises:
+            WorkloadError: The job failed for another reason than memory; its cause is what it raised on this rank.
+        """
         device = self._agreed_device()
         self._check_room(device)
         self.observer.started([_CASE], limit_bytes=device.limit_bytes)
         try:
             return self._find(device)
         except WorkloadError as error:
+            if self.prober.failure is not None:
+                raise error from self.prober.failure
             if error.traceback is not None:
                 self.observer.warn(error.traceback)
             raise

@@ -19,6 +19,8 @@ from brim.history import History, make_key
 from brim.probing import Prober
 from brim.searching import Bounds, Strategy
 
+NOT_ISOLATED = "ran in this process only: isolate=True runs the answer once more in a fresh one"
+
 
 class Run:
     """What stays the same over all cases of one call."""
@@ -100,6 +102,7 @@ class Run:
             make_strategy=self._make_strategy,
             observer=self.observer,
             fresh=self._isolate,
+            note=None if self._isolate else NOT_ISOLATED,
         )
 
     def _key(self, kind: str, case: Case) -> str:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from brim.devices import resolve
-from brim.errors import InputError, NothingFitsError
+from brim.errors import IdleStepError, InputError, NothingFitsError, WorkloadError
 from brim.finding.in_job import JobSearch, Ranks
 from brim.finding.observer import LogObserver
 from brim.findings import Finding, Verdict
@@ -51,7 +51,8 @@ def find_executable_batch_size(
 
     Before the run, the function is called with some sizes and ended each time after a few steps; models, optimizers and
     random generators are put back as they were. Then it runs once, from start to end. Should it run out of memory after
-    all, it starts again with a smaller size. All ranks use the same sizes.
+    all, it starts again with a smaller size. All ranks use the same sizes. What the function raises besides is raised
+    as it is. One that comes to its end without a step starts with the first size, as with Accelerate.
 
     Args:
         function: What to run; None when the decorator is given settings.
@@ -76,8 +77,8 @@ def find_executable_batch_size(
         return functools.partial(find_executable_batch_size, **settings)
     if kind not in ("train", "eval"):
         raise InputError(f"kind is {kind!r}. Use train or eval.")
-    bounds = Bounds(cap=cap or GROWTH * starting_batch_size, start=starting_batch_size)
-    decorated = _Decorated(function, bounds, reduce_batch_size_fn)
+    bounds = Bounds(cap=GROWTH * starting_batch_size if cap is None else cap, start=starting_batch_size)
+    decorated = _Decorated(function, starting_batch_size, reduce_batch_size_fn)
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -98,9 +99,9 @@ def find_executable_batch_size(
 class _Decorated:
     """A function and the batch size that it runs with, once that is known."""
 
-    def __init__(self, function: Callable[..., Any], bounds: Bounds, reduce: Callable[[], int] | None) -> None:
+    def __init__(self, function: Callable[..., Any], start: int, reduce: Callable[[], int] | None) -> None:
         self._function = function
-        self._bounds = bounds
+        self._start = start
         self._reduce = reduce
         self._size: int | None = None
 
@@ -110,9 +111,9 @@ class _Decorated:
         logger = job_logger(search.ranks.rank)
         finding: Finding | None = None
         if self._size is None:
-            logger.info("%s: looking for the largest batch size from %d on", name, self._bounds.start)
-            finding = search.run()
-            self._size = finding.microbatch or 0
+            logger.info("%s: looking for the largest batch size from %d on", name, self._start)
+            finding = _find(search, name)
+            self._size = self._start if finding is None else finding.microbatch or 0
         first = self._size
         while self._size:
             logger.info("%s: running with batch size %d", name, self._size)
@@ -133,6 +134,24 @@ class _Decorated:
             f"{name}: no batch size fits, the smallest tried was {tried}. Free memory on the device, raise fill or "
             "memory, or make the model or its input smaller; `brim plan --ladder` shows what saves how much."
         )
+
+
+def _find(search: JobSearch, name: str) -> Finding | None:
+    """Return what the search found; None where the function ended without a step, so that nothing could be measured."""
+    try:
+        return search.run()
+    except IdleStepError:
+        job_logger(search.ranks.rank).warning(
+            "%s: it ended without a step of kind %r, so nothing could be measured. No search: it starts with the first "
+            "size. A function that only evaluates takes kind='eval'.", name, search.prober.kind,
+        )  # fmt: skip
+        return None
+    except WorkloadError as error:
+        failure = error.__cause__
+        if failure is None:  # another rank's
+            raise
+    # Outside of the handler, so that the user's exception keeps its own cause and context.
+    raise failure
 
 
 def _attempt(

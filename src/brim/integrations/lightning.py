@@ -23,6 +23,7 @@ from brim.integrations.even_plans import among_divisors, arithmetic, even_share,
 from brim.integrations.extras import require
 from brim.integrations.lightning_probes import (
     as_before,
+    check_library,
     ddp_buckets,
     probe_trainer,
     quiet,
@@ -91,6 +92,7 @@ class BatchSizeCallback(pl.Callback):
         owner = self._owner(trainer, pl_module)
         ranks = Ranks()
         finding = self._find("fit", trainer, pl_module, owner, ranks)
+        self._size_before = (owner, getattr(owner, self._name))
         setattr(owner, self._name, finding.microbatch)
         if self._effective is not None:
             self.plan = split_evenly(self._effective, finding, ranks=ranks.count)
@@ -98,6 +100,11 @@ class BatchSizeCallback(pl.Callback):
             job_logger(ranks.rank).info("training with %s", arithmetic(self.plan))
         else:
             job_logger(ranks.rank).info("training with %s %d", self._name, finding.microbatch)
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Refuse data that was not loaded with the batch size; from here on it stays."""
+        self._check_loader("fit", trainer, self._owner(trainer, pl_module))
+        self._size_before = None
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Find the batch size of `trainer.validate`; a validation inside `fit` is left alone."""
@@ -117,7 +124,7 @@ class BatchSizeCallback(pl.Callback):
         self._take_back()
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """Take an evaluation's batch size back."""
+        """Take back the batch size of an evaluation, or of a fit that has not begun."""
         self._take_back()
 
     def _evaluate(self, stage: str, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -163,6 +170,7 @@ class BatchSizeCallback(pl.Callback):
         return self.finding
 
     def _owner(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> Any:
+        check_library(trainer, pl_module)
         for owner in (trainer.datamodule, pl_module):  # type: ignore[attr-defined]  # its type lacks it
             if owner is not None and isinstance(getattr(owner, self._name, None), int):
                 return owner
@@ -175,13 +183,13 @@ class BatchSizeCallback(pl.Callback):
         self, stage: str, trainer: pl.Trainer, pl_module: pl.LightningModule, owner: Any, ranks: Ranks
     ) -> JobSearch:
         device = self._device(trainer)
-        loader = train_loader(owner)
+        loader = train_loader(owner, self._name)
         sample = longest_sample(loader.dataset)
         accumulation = trainer.accumulate_grad_batches
         strategy = share = None
         now = getattr(owner, self._name)
         if self._effective is None:
-            cap = self._cap or GROWTH * now
+            cap = GROWTH * now if self._cap is None else self._cap
             bounds = Bounds(cap=cap, start=min(now, cap))
         else:
             share = even_share(self._effective, ranks=ranks.count)
@@ -207,7 +215,7 @@ class BatchSizeCallback(pl.Callback):
         loader = stage_loader(stage, trainer)
         sample = longest_sample(loader.dataset)
         now = getattr(owner, self._name)
-        cap = self._cap or GROWTH * now
+        cap = GROWTH * now if self._cap is None else self._cap
         if hasattr(loader.dataset, "__len__"):
             cap = max(1, min(cap, -(-len(loader.dataset) // ranks.count)))
 

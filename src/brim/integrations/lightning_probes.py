@@ -11,6 +11,7 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.utils.data import DataLoader
 
 from brim.errors import InputError
@@ -69,15 +70,30 @@ def quiet() -> Iterator[None]:
             logging.getLogger(name).setLevel(level)
 
 
-def train_loader(owner: Any) -> DataLoader[Any]:
+def check_library(trainer: Any, pl_module: Any) -> None:
+    """Refuse the other package of the same code: the trainers of one take no module of the other."""
+    for given, wanted in ((trainer, pl.Trainer), (pl_module, pl.LightningModule)):
+        if not isinstance(given, wanted):
+            raise InputError(
+                f"{type(given).__name__} is no {wanted.__name__} of lightning.pytorch, which brim works with; those of "
+                "pytorch_lightning are other classes. Use: import lightning.pytorch as pl"
+            )
+
+
+def train_loader(owner: Any, batch_arg_name: str) -> DataLoader[Any]:
     """Return the loader that a module or its datamodule makes for training."""
+    if not is_overridden("train_dataloader", owner):
+        raise InputError(
+            f"{type(owner).__name__} has {batch_arg_name} and no train_dataloader. Make the loader there, with "
+            f"batch_size=self.{batch_arg_name}, and hand none to trainer.fit."
+        )
     return _single(owner.train_dataloader(), "train_dataloader returned")
 
 
 def stage_loader(stage: str, trainer: pl.Trainer) -> DataLoader[Any]:
-    """Return the loader that a trainer has loaded for an evaluation."""
-    prefix = {"validate": "val"}.get(stage, stage)
-    return _single(getattr(trainer, f"{prefix}_dataloaders"), f"trainer.{stage} has loaded")
+    """Return the loader that a trainer has loaded for a stage."""
+    name = {"fit": "train_dataloader", "validate": "val_dataloaders"}.get(stage, f"{stage}_dataloaders")
+    return _single(getattr(trainer, name), f"trainer.{stage} has loaded")
 
 
 def _single(loader: Any, where: str) -> DataLoader[Any]:

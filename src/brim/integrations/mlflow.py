@@ -6,10 +6,13 @@ import time
 from typing import Any
 
 from brim.findings import Findings
-from brim.integrations.extras import missing_extra
+from brim.integrations.extras import missing_extra, require
 from brim.integrations.records import metrics_of, parameters_of
 from brim.planning import BatchPlan
 from brim.sweeping.results import TrialResult, is_number
+
+# The package that holds the client, of which all of MLflow is made as well.
+PACKAGE, AT_LEAST = "mlflow-skinny", "3.0"
 
 
 class MlflowSink:
@@ -22,11 +25,7 @@ class MlflowSink:
     """
 
     def __init__(self, uri: str, *, experiment: str) -> None:
-        try:
-            from mlflow import MlflowClient
-        except ImportError as error:
-            raise missing_extra("mlflow", "--mlflow") from error
-        self._client: Any = MlflowClient(tracking_uri=uri)
+        self._client = _mlflow("--mlflow").MlflowClient(tracking_uri=uri)
         found = self._client.get_experiment_by_name(experiment)
         self._experiment_id = found.experiment_id if found else self._client.create_experiment(experiment)
 
@@ -49,10 +48,20 @@ class MlflowSink:
 
 
 def log_to_mlflow(found: Findings | BatchPlan) -> None:
-    """Write findings or a plan into the active MLflow run, or a new one: answers as parameters, measures as metrics."""
+    """Write findings or a plan into the active MLflow run, or a new one: answers as parameters, measures as metrics.
+
+    Raises:
+        InputError: It is neither, or MLflow is missing or too old.
+    """
+    mlflow = _mlflow("log_to_mlflow")
+    mlflow.log_params(parameters_of(found))
+    mlflow.log_metrics(metrics_of(found))
+
+
+def _mlflow(option: str) -> Any:
     try:
         import mlflow
     except ImportError as error:
-        raise missing_extra("mlflow", "log_to_mlflow") from error
-    mlflow.log_params(parameters_of(found))
-    mlflow.log_metrics(metrics_of(found))
+        raise missing_extra("mlflow", option) from error
+    require(PACKAGE, AT_LEAST)
+    return mlflow

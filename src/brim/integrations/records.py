@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from brim.errors import InputError
 from brim.findings import Finding, Findings
 from brim.planning import BatchPlan
 
@@ -13,7 +14,15 @@ def parameters_of(found: Findings | BatchPlan) -> dict[str, Any]:
 
     >>> parameters_of(BatchPlan(effective=80, accumulation=4, ranks=5))["brim.microbatch"]
     4
+
+    Raises:
+        InputError: It is something else.
     """
+    if not isinstance(found, (Findings, BatchPlan)):
+        raise InputError(
+            f"A value of type {type(found).__name__} cannot be logged. Pass what brim.find or brim.plan returned: all "
+            "findings, not one of them, or a plan."
+        )
     if isinstance(found, BatchPlan):
         return {
             "brim.effective": found.effective,

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from brim.findings import Findings
-from brim.integrations.extras import missing_extra
+from brim.integrations.extras import missing_extra, require
 from brim.integrations.records import metrics_of, parameters_of
 from brim.planning import BatchPlan
 from brim.sweeping.observer import format_value
 from brim.sweeping.results import TrialResult, is_number
+
+AT_LEAST = "2.18"
 
 
 class TensorBoardSink:
@@ -21,12 +23,8 @@ class TensorBoardSink:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise missing_extra("tensorboard", "--tensorboard") from error
         self._folder = Path(folder)
-        self._writer_class: Any = SummaryWriter
+        self._writer_class = _writer_class("--tensorboard")
 
     def record(self, result: TrialResult) -> None:
         """Write the values that were used and the metrics; a trial without metrics has no row."""
@@ -44,12 +42,23 @@ class TensorBoardSink:
 
 
 def log_to_tensorboard(found: Findings | BatchPlan, folder: str | Path) -> None:
-    """Write findings or a plan as a run in TensorBoard's table of hyperparameters."""
+    """Write findings or a plan as a run in TensorBoard's table of hyperparameters.
+
+    Raises:
+        InputError: It is neither, or TensorBoard is missing or too old.
+    """
+    writer_class = _writer_class("log_to_tensorboard")
+    parameters = parameters_of(found)
+    # A run without a metric has no row.
+    metrics = metrics_of(found) or {"brim.planned": 1.0}
+    with writer_class(log_dir=str(folder)) as writer:
+        writer.add_hparams(parameters, metrics, run_name=".")
+
+
+def _writer_class(option: str) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise missing_extra("tensorboard", "log_to_tensorboard") from error
-    # A run without a metric has no row.
-    metrics = metrics_of(found) or {"brim.planned": 1.0}
-    with SummaryWriter(log_dir=str(folder)) as writer:
-        writer.add_hparams(parameters_of(found), metrics, run_name=".")
+        raise missing_extra("tensorboard", option) from error
+    require("tensorboard", AT_LEAST)
+    return SummaryWriter

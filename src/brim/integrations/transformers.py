@@ -27,6 +27,7 @@ from brim.integrations.samples import Repeated, longest_sample, num_elements
 from brim.integrations.telling import identity, job_logger
 from brim.integrations.trainer_probes import gather_alone, model_as_before
 from brim.planning import BatchPlan
+from brim.planning.batch_plan import check_count
 from brim.probing.loop import LoopProber
 from brim.probing.verdicts import classify
 from brim.searching import Bounds
@@ -96,17 +97,20 @@ def fit_arguments(
         cache: Whether to use and extend the history of findings.
 
     Raises:
-        InputError: transformers is too old, or the trainer shards its model.
+        InputError: A value cannot be used, transformers is too old, or the trainer shards its model.
         NothingFitsError: Not even one sample fits.
     """
     require("transformers", AT_LEAST)
+    if effective is not None:
+        check_count("effective", effective)
     trainer = make_trainer(args)
     _check(trainer)
     ranks = Ranks()
     job = _Job(make_trainer, args, resolve(device, memory=memory, fill=fill), steps, cache, ranks)
     plan = train = evaluation = generate = None
     if trainer.train_dataset is not None:
-        effective = effective or args.train_batch_size * args.gradient_accumulation_steps * ranks.count
+        if effective is None:
+            effective = args.train_batch_size * args.gradient_accumulation_steps * ranks.count
         train = job.find_train(trainer, even_share(effective, ranks=ranks.count))
         plan = split_evenly(effective, train, ranks=ranks.count)
         args.per_device_train_batch_size, args.gradient_accumulation_steps = plan.microbatch, plan.accumulation

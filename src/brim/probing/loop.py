@@ -41,6 +41,9 @@ class LoopProber:
         kind: `train`, `eval` or `generate`.
         ends_itself: Whether the loop knows by itself when it has shown enough.
         changes_models: Whether models have to be put back; keeping a copy of them takes time and the host's memory.
+
+    Attributes:
+        failure: What the loop raised in the last probe, where it was an error other than memory; else None.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class LoopProber:
         self._kind = kind
         self._ends_itself = ends_itself
         self._changes_models = changes_models
+        self.failure: BaseException | None = None
 
     @property
     def kind(self) -> str:
@@ -73,12 +77,15 @@ class LoopProber:
         assert not mix, "a loop draws its own lengths"
         meter = make_meter(self._device.name)
         watch = _StepWatch(self._kind, None if self._ends_itself else steps, meter.synchronize)
-        workload_class = _as_workload(self._loop, self._kind, watch)
+        workload_class = _as_workload(self._run_loop, self._kind, watch)
+        self.failure = None
         with restored() if self._changes_models else torch.random.fork_rng():
             release_memory()
             result = run_trial(
                 workload_class, case, microbatch, steps=1, meter=meter, limit_bytes=self._device.limit_bytes
             )
+            if result["verdict"] != Verdict.ERROR.value:
+                self.failure = None  # its traceback holds what the loop had allocated; putting back needs room
         release_memory()
         if result["verdict"] == Verdict.FITS.value:
             result |= {"steps": watch.num_steps, "samples": watch.num_steps * microbatch}
@@ -93,6 +100,13 @@ class LoopProber:
 
     def close(self) -> None:
         """Do nothing: no process was started."""
+
+    def _run_loop(self, microbatch: int) -> None:
+        try:
+            self._loop(microbatch)
+        except (Exception, SystemExit) as error:
+            self.failure = error
+            raise
 
 
 class _StepWatch:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -118,8 +119,56 @@ def test_an_error_of_the_function_is_no_lack_of_memory():
     def broken(batch_size):
         nn.Linear(4, 1)(torch.ones(batch_size, 5))
 
-    with pytest.raises(WorkloadError, match="mat1 and mat2 shapes"):
+    with pytest.raises(RuntimeError, match="mat1 and mat2 shapes") as caught:
         decorate(broken)()
+    assert not isinstance(caught.value, WorkloadError)
+
+
+@pytest.mark.parametrize("raised", [ValueError("mine"), SystemExit(3)])
+def test_what_the_function_raises_arrives_as_it_is(raised):
+    cause = KeyError("its own cause")
+
+    def broken(batch_size):
+        raise raised from cause
+
+    with pytest.raises(type(raised)) as caught:
+        decorate(broken)()
+    assert caught.value is raised
+    assert raised.__cause__ is cause
+
+
+def test_nothing_is_kept_of_a_probe_that_ran_out_of_memory():
+    held = []
+
+    def hungry(batch_size):
+        assert not any(reference() is not None for reference in held)
+        activations = torch.ones(batch_size)
+        held.append(weakref.ref(activations))
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    with pytest.raises(NothingFitsError):
+        decorate(hungry, starting_batch_size=2)()
+    assert len(held) == 2
+
+
+def test_a_function_without_a_step_starts_with_the_first_size_as_with_accelerate(caplog):
+    sizes = []
+
+    def count(batch_size, factor):
+        sizes.append(batch_size)
+        if batch_size > 10:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return factor * batch_size
+
+    assert decorate(count, starting_batch_size=8)(2) == 16
+    assert decorate(count, starting_batch_size=12)(2) == 20
+    assert max(sizes) == 12
+    assert "without a step of kind 'train'" in caplog.text
+
+
+def test_a_cap_of_nothing_is_refused():
+    with pytest.raises(InputError, match="cap is 0"):
+        decorate(Job(), cap=0)
 
 
 def test_a_batch_size_passed_by_hand_is_refused_as_accelerate_does():

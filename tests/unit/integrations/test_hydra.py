@@ -48,6 +48,24 @@ def test_nothing_fits_is_an_error_of_the_configuration(monkeypatch):
         OmegaConf.create({"batch_size": "${brim:train.py:Finetune}"}).batch_size  # noqa: B018
 
 
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ("", "The workload is missing"),
+        ("null", "The workload is missing"),
+        ("train.py:T,{},{cpa:4}", r"no setting 'cpa'\. Did you mean cap\? Use some of: device, memory"),
+        ("train.py:T,{},{cases:[]}", "no setting 'cases'"),
+        ("train.py:T,512", r"The case is 512\. Write names and values in braces"),
+        ("train.py:T,{},64", "A setting is 64"),
+        ("train.py:T,{},{},{}", "there are 4"),
+    ],
+)
+def test_parts_that_cannot_be_used_are_refused_with_what_is_allowed(parts, said):
+    config = OmegaConf.create({"batch_size": f"${{brim:{parts}}}"})
+    with pytest.raises(InterpolationResolutionError, match=said):
+        config.batch_size  # noqa: B018
+
+
 def test_a_version_too_old_says_which_is_needed(monkeypatch):
     monkeypatch.setattr(extras.importlib.metadata, "version", lambda package: "2.0.6")
     with pytest.raises(InputError, match=r"omegaconf 2\.0\.6 is installed, and 2\.1 or newer is needed"):

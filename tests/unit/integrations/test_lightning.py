@@ -138,6 +138,49 @@ def test_a_loader_that_does_not_follow_the_batch_size_is_refused():
     assert module.batch_size == 2
 
 
+def test_a_loader_handed_to_fit_is_refused_and_the_batch_size_stays():
+    module, loader = Module(), torch.utils.data.DataLoader(torch.ones(24, 4), batch_size=2)
+    settings = {"memory": "4GiB", "cache": False, "steps": 1}
+    with pytest.raises(InputError, match="The loader of fit has batches of 2, and batch_size is 4"):
+        make_trainer(BatchSizeCallback(effective=4, **settings)).fit(module, loader)
+    assert module.batch_size == 2
+
+    class Bare(pl.LightningModule):
+        batch_size = 2
+
+        def training_step(self, batch, index):
+            pytest.fail("must not be probed")
+
+        def configure_optimizers(self):
+            return None
+
+    with pytest.raises(InputError, match=r"Bare has batch_size and no train_dataloader.* none to trainer\.fit"):
+        make_trainer(BatchSizeCallback(**settings)).fit(Bare(), loader)
+
+
+def test_a_module_of_the_other_package_is_told_which_is_needed():
+    import pytorch_lightning
+
+    class Other(pytorch_lightning.LightningModule):
+        batch_size = 2
+
+        def training_step(self, batch, index):
+            pytest.fail("must not be probed")
+
+        def configure_optimizers(self):
+            return None
+
+        def train_dataloader(self):
+            return torch.utils.data.DataLoader(torch.ones(24, 4), batch_size=self.batch_size)
+
+    trainer = pytorch_lightning.Trainer(
+        accelerator="cpu", callbacks=[BatchSizeCallback()], logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    with pytest.raises(InputError, match=r"no Trainer of lightning\.pytorch.* Use: import lightning\.pytorch as pl"):
+        trainer.fit(Other())
+
+
 def test_a_module_without_a_batch_size_is_told_where_to_put_it():
     module = Module()
     del module.batch_size

@@ -6,7 +6,11 @@ import sys
 import pytest
 
 from brim.cases import Case
+from brim.errors import InputError
 from brim.findings import Finding, Findings, Probe, Verdict
+from brim.integrations import extras
+from brim.integrations.mlflow import MlflowSink, log_to_mlflow
+from brim.integrations.tensorboard import TensorBoardSink, log_to_tensorboard
 from brim.planning import BatchPlan
 from brim.sweeping.results import TrialResult
 
@@ -41,8 +45,6 @@ def test_mlflow_has_findings_and_plans_in_the_active_run(tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file:{tmp_path}/mlruns")
     import mlflow
 
-    from brim.integrations.mlflow import log_to_mlflow
-
     with mlflow.start_run() as run:
         log_to_mlflow(FINDINGS)
         log_to_mlflow(PLAN)
@@ -58,8 +60,6 @@ def test_mlflow_has_findings_and_plans_in_the_active_run(tmp_path, monkeypatch):
 def test_tensorboard_has_findings_and_plans(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    from brim.integrations.tensorboard import log_to_tensorboard
-
     log_to_tensorboard(FINDINGS, tmp_path / "findings")
     log_to_tensorboard(PLAN, tmp_path / "plan")
     events = EventAccumulator(str(tmp_path / "findings")).Reload()
@@ -73,8 +73,6 @@ def test_mlflow_has_a_run_for_each_trial(tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     from mlflow import MlflowClient
-
-    from brim.integrations.mlflow import MlflowSink
 
     uri = f"file:{tmp_path}/mlruns"
     sink = MlflowSink(uri, experiment="grid")
@@ -95,8 +93,6 @@ def test_mlflow_has_a_run_for_each_trial(tmp_path, monkeypatch):
 def test_tensorboard_has_a_run_for_each_trial_with_metrics(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    from brim.integrations.tensorboard import TensorBoardSink
-
     sink = TensorBoardSink(tmp_path)
     sink.record(DONE)
     sink.record(FAILED)
@@ -104,6 +100,31 @@ def test_tensorboard_has_a_run_for_each_trial_with_metrics(tmp_path):
     assert [path.name for path in tmp_path.iterdir() if path.name != "cache"] == [DONE.id]
     events = EventAccumulator(str(tmp_path / DONE.id)).Reload()
     assert [event.value for event in events.Scalars("accuracy")] == pytest.approx([0.71])
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("found", [3, "x", None, FINDINGS[0]])
+def test_what_is_neither_findings_nor_a_plan_is_refused_before_anything_is_written(found, tmp_path):
+    for log in (log_to_mlflow, lambda found: log_to_tensorboard(found, tmp_path / "run")):
+        with pytest.raises(InputError, match=r"Pass what brim\.find or brim\.plan returned"):
+            log(found)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("use", "needed"),
+    [
+        (lambda: log_to_mlflow(PLAN), r"mlflow-skinny 2\.9\.1 is installed, and 3\.0 or newer is needed"),
+        (lambda: MlflowSink("file:x", experiment="e"), r"mlflow-skinny 2\.9\.1 is installed, and 3\.0 or newer"),
+        (lambda: log_to_tensorboard(PLAN, "x"), r"tensorboard 2\.9\.1 is installed, and 2\.18 or newer is needed"),
+        (lambda: TensorBoardSink("x"), r"tensorboard 2\.9\.1 is installed, and 2\.18 or newer is needed"),
+    ],
+)
+def test_a_version_too_old_says_which_is_needed(use, needed, monkeypatch):
+    monkeypatch.setattr(extras.importlib.metadata, "version", lambda package: "2.9.1")
+    with pytest.raises(InputError, match=needed):
+        use()
 
 
 @pytest.mark.parametrize(

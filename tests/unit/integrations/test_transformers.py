@@ -75,6 +75,7 @@ def test_the_largest_divisor_that_fits_is_filled_in_and_the_model_is_as_it_was(m
     fitted = fit_arguments(make_trainer, args, device="cpu", memory="4GiB", cache=False)
     assert (args.per_device_train_batch_size, args.gradient_accumulation_steps) == (6, 4)
     assert fitted.plan.effective == 24
+    assert fitted.train.note is None
     assert args.per_device_eval_batch_size == fitted.eval.microbatch == 14
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert watcher.num_begins == 0
@@ -155,6 +156,11 @@ def test_a_version_too_old_says_which_is_needed(monkeypatch, tmp_path):
     monkeypatch.setattr(extras.importlib.metadata, "version", lambda package: "4.38.2")
     with pytest.raises(InputError, match=r"transformers 4\.38\.2 is installed, and 5\.0 or newer is needed"):
         fit_arguments(lambda args: None, None)
+
+
+def test_an_effective_batch_of_nothing_is_refused_before_a_trainer_is_made(tmp_path):
+    with pytest.raises(InputError, match=r"effective is 0\. Use a whole number of at least 1"):
+        fit_arguments(pytest.fail, arguments(tmp_path), effective=0)
 
 
 def test_a_trainer_without_data_is_refused(tmp_path):
