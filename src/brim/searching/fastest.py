@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from brim.errors import InputError
+from brim.planning.throughput import StepTime, fit_step_time
 from brim.searching.known import Known
 
 # The first size to time, in samples: small enough to fit nearly everywhere, large enough to tell steps from overhead.
@@ -13,6 +16,8 @@ FIRST = 8
 GROWTH = 4
 # A larger size that is faster by less than this, as a share, was not worth it.
 WORTH = 0.05
+# A size that is slower by more than this, as a share, is so by more than bad luck.
+CLEARLY_SLOWER = 0.15
 # The answer's rate may be below the best that was measured by this share. What it promises is 5%: timings of equal runs
 # differ, and a size that was not tried may be a little faster.
 CLOSE_ENOUGH = 0.03
@@ -51,7 +56,10 @@ class Fastest:
         if not rates:
             return self._first(known)
         largest = max(rates)
-        if rates[largest] > (1 + WORTH) * max((rate for size, rate in rates.items() if size < largest), default=0.0):
+        smaller = [rate for size, rate in rates.items() if size < largest]
+        gain = rates[largest] / max(smaller) if smaller else math.inf
+        # Two sizes alone do not tell luck from speed, so a third one decides unless the second is clearly slower.
+        if gain > 1 + WORTH or (len(rates) == 2 and gain > 1 - CLEARLY_SLOWER):
             grown = self._grow(known, largest)
             if grown is not None:
                 return grown
@@ -87,10 +95,29 @@ class Fastest:
 
 
 def fastest_fit(known: Known) -> int | None:
-    """Return the smallest size that was fast enough."""
+    """Return the smallest size that was fast enough, by its own rate and by the line through all step times.
+
+    One size may be lucky; the line, which all of them make, is hardly so.
+    """
     rates = known.rates
-    best = max(rates.values(), default=0.0)
-    return min((size for size, rate in rates.items() if rate >= (1 - CLOSE_ENOUGH) * best), default=None)
+    if not rates:
+        return None
+    best = max(rates, key=lambda size: rates[size])
+    line = _line(rates)
+    return min(
+        size
+        for size, rate in rates.items()
+        if rate >= (1 - CLOSE_ENOUGH) * rates[best]
+        and (line is None or line.rate(size) >= (1 - WORTH) * line.rate(best))
+    )
+
+
+def _line(rates: Mapping[int, float]) -> StepTime | None:
+    """Return the line through the step times, or None where these make none."""
+    try:
+        return fit_step_time({size: size / rate for size, rate in rates.items()})
+    except InputError:
+        return None
 
 
 def _look_below(known: Known) -> int | None:

@@ -66,6 +66,13 @@ def test_a_confirmation_that_fails_gives_another_answer_that_ran():
     assert found.confirmed
 
 
+def test_a_size_with_luck_is_not_taken_for_one_that_is_fast():
+    found, _ = search(lambda size: (4 + size) * (0.72 if size == 8 else 1.0), cap=64)
+    rates = found.known.rates
+    assert rates[8] >= 0.97 * max(rates.values())
+    assert found.answer > 8
+
+
 def test_it_goes_down_where_the_first_size_does_not_fit():
     found, _ = search(lambda size: 1 + size, largest=3)
     assert found.answer == 3
