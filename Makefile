@@ -53,7 +53,7 @@ test: $(VENV)/.installed-dev browser
 
 test-long: $(VENV)/.installed-dev browser
 	$(BIN)/python -m pytest -n $(JOBS) -m "long and not gpu" $(ARGS)
-	$(BIN)/python -m pytest -n $(JOBS) --hypothesis-profile explore $$(grep -rl --include='test_*.py' hypothesis tests/unit)
+	$(BIN)/python -m pytest -n $(JOBS) -m "not gpu and not long" --hypothesis-profile explore $$(grep -rl --include='test_*.py' hypothesis tests/unit)
 
 test-gpu: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m gpu $(ARGS)

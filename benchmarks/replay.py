@@ -40,7 +40,7 @@ def compare(address: str, sizes: list[int]) -> list[dict[str, Any]]:
 
     from brim.cases import Case
     from brim.probing.trial import run_trial
-    from brim.tracing.curves import _in_forks, _trace_with_backing, baseline_in_fork
+    from brim.tracing.curves import baseline_in_fork, in_forks, trace_with_backing
     from brim.workload import load
 
     workload_class = load(address)
@@ -54,8 +54,8 @@ def compare(address: str, sizes: list[int]) -> list[dict[str, Any]]:
 
     rows = []
     for size in sizes:
-        (traced,) = _in_forks([partial(_trace_with_backing, workload_class, Case({}), size, NUM_STEPS)])
-        (real,) = _in_forks([partial(run, size)])
+        (traced,) = in_forks([partial(trace_with_backing, workload_class, Case({}), size, NUM_STEPS)])
+        (real,) = in_forks([partial(run, size)])
         rows.append(
             {
                 "workload": address,

@@ -64,7 +64,7 @@ class Run:
                 found.append(finding)
                 self.observer.found(finding)
         except (BrimError, KeyboardInterrupt) as error:
-            setattr(error, "findings", self._findings(kind, prober.ranks, found))  # noqa: B010  Ctrl-C has no such attribute
+            _carry(error, self._findings(kind, prober.ranks, found))
             raise
         return self._findings(prober.kind, prober.ranks, found)
 
@@ -73,7 +73,7 @@ class Run:
         try:
             return run_mix(findings, lambda case: self._case_search(prober, case), self.observer)
         except (BrimError, KeyboardInterrupt) as error:
-            setattr(error, "findings", findings)  # noqa: B010  Ctrl-C has no such attribute
+            _carry(error, findings)
             raise
 
     def _search_case(self, prober: Prober, case: Case, key: str) -> Finding:
@@ -137,3 +137,8 @@ class Run:
             findings=tuple(found),
             ranks=ranks,
         )
+
+
+def _carry(error: BaseException, findings: Findings) -> None:
+    """Let an error carry what was found before it; a KeyboardInterrupt too, whose type knows of no such attribute."""
+    vars(error)["findings"] = findings

@@ -92,8 +92,7 @@ class BatchSizeCallback(pl.Callback):
         owner = self._owner(trainer, pl_module)
         ranks = Ranks()
         finding = self._find("fit", trainer, pl_module, owner, ranks)
-        self._size_before = (owner, getattr(owner, self._name))
-        setattr(owner, self._name, finding.microbatch)
+        self._set_size(owner, finding)
         if self._effective is not None:
             self.plan = split_evenly(self._effective, finding, ranks=ranks.count)
             trainer.accumulate_grad_batches = self.plan.accumulation
@@ -133,13 +132,16 @@ class BatchSizeCallback(pl.Callback):
         ranks = Ranks()
         self._check_loader(stage, trainer, owner)
         finding = self._find(stage, trainer, pl_module, owner, ranks)
-        self._size_before = (owner, getattr(owner, self._name))
-        setattr(owner, self._name, finding.microbatch)
+        self._set_size(owner, finding)
         loop = getattr(trainer, f"{stage}_loop")
         loop.setup_data()
         loop.reset()
         self._check_loader(stage, trainer, owner)
         job_logger(ranks.rank).info("%s with %s %d", stage, self._name, finding.microbatch)
+
+    def _set_size(self, owner: Any, finding: Finding) -> None:
+        self._size_before = (owner, getattr(owner, self._name))
+        setattr(owner, self._name, finding.microbatch)
 
     def _take_back(self) -> None:
         if self._size_before is not None:
@@ -162,8 +164,11 @@ class BatchSizeCallback(pl.Callback):
     ) -> Finding:
         logger = job_logger(ranks.rank)
         logger.info("%s: looking for the largest %s from %d on", stage, self._name, getattr(owner, self._name))
-        make_search = self._fit_search if stage == "fit" else self._evaluation_search
-        self.finding = make_search(stage, trainer, pl_module, owner, ranks).run()
+        if stage == "fit":
+            search = self._fit_search(trainer, pl_module, owner, ranks)
+        else:
+            search = self._evaluation_search(stage, trainer, pl_module, owner, ranks)
+        self.finding = search.run()
         if self.finding.microbatch is None:
             raise NothingFitsError(f"{self.finding.note}. `brim plan --ladder` shows what saves how much.")
         self.findings[stage] = self.finding
@@ -171,7 +176,7 @@ class BatchSizeCallback(pl.Callback):
 
     def _owner(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> Any:
         check_library(trainer, pl_module)
-        for owner in (trainer.datamodule, pl_module):  # type: ignore[attr-defined]  # its type lacks it
+        for owner in (getattr(trainer, "datamodule", None), pl_module):
             if owner is not None and isinstance(getattr(owner, self._name, None), int):
                 return owner
         raise InputError(
@@ -179,9 +184,7 @@ class BatchSizeCallback(pl.Callback):
             f"DataLoader with it: DataLoader(data, batch_size=self.{self._name})."
         )
 
-    def _fit_search(
-        self, stage: str, trainer: pl.Trainer, pl_module: pl.LightningModule, owner: Any, ranks: Ranks
-    ) -> JobSearch:
+    def _fit_search(self, trainer: pl.Trainer, pl_module: pl.LightningModule, owner: Any, ranks: Ranks) -> JobSearch:
         device = self._device(trainer)
         loader = train_loader(owner, self._name)
         sample = longest_sample(loader.dataset)

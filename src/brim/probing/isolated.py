@@ -62,7 +62,8 @@ class IsolatedProber:
         self._limits_bytes = limits_bytes or (device.limit_bytes,)
         self._timeout_seconds = timeout_seconds or DEFAULT_TIMEOUT_SECONDS
         self._log = tempfile.TemporaryFile("a+b")  # noqa: SIM115  closed by close()
-        self._scratch = tempfile.TemporaryDirectory(prefix="brim-ranks-")  # what killed ranks left there goes with it
+        # What killed ranks leave there goes with it; a probe without ranks writes nothing.
+        self._scratch = tempfile.TemporaryDirectory(prefix="brim-ranks-") if len(limits_bytes) > 1 else None
         self._process: subprocess.Popen[bytes] | None = None
         self._request_fd = -1
         self._events: _Events | None = None
@@ -120,7 +121,8 @@ class IsolatedProber:
         """End the server and whatever runs in it."""
         self._stop()
         self._log.close()
-        self._scratch.cleanup()
+        if self._scratch is not None:
+            self._scratch.cleanup()
 
     def _start(self) -> None:
         request_read, self._request_fd = os.pipe()
@@ -130,7 +132,7 @@ class IsolatedProber:
             "device_name": self._device.name,
             "limits_bytes": self._limits_bytes,
             "rendezvous": self._rendezvous,
-            "scratch": self._scratch.name,
+            "scratch": self._scratch.name if self._scratch is not None else None,
             "request_fd": request_read,
             "event_fd": event_write,
         }

@@ -56,7 +56,7 @@ def merge_outcomes(
         return {**first, "detail": f"rank {first['rank']}: {first['detail']}"}
     if failed or len(outcomes) < num_ranks:
         silent = sorted(set(range(num_ranks)) - {outcome["local_rank"] for outcome in outcomes})
-        who = f"({called} {', '.join(map(str, silent))}) " if silent else ""
+        who = f"of {called} {', '.join(map(str, silent))} " if silent else ""
         return {"verdict": Verdict.UNCLEAR.value, "phase": "step", "detail": f"{who}{died or 'ended without a result'}"}
     fullest = max(outcomes, key=lambda outcome: int(outcome["peak_bytes"]))
     return {

@@ -72,7 +72,7 @@ def run_ranked(
     *,
     event_fd: int,
     can_fork: bool,
-    scratch: str,
+    scratch: str | None,
     rendezvous: Mapping[str, Any] | None = None,
     run: str | None = None,
 ) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def run_ranked(
         probe: What every rank is told.
         event_fd: Where ranks tell of phases.
         can_fork: Whether ranks may be forked from this process.
-        scratch: A folder for what ranks write.
+        scratch: A folder for what ranks write; None for one of the system's.
         rendezvous: Where the launchers of other nodes are, which run ranks of the same job; None for one node.
         run: What all launchers of the job call it.
     """

@@ -44,7 +44,7 @@ class Server:
         device_name: str,
         limits_bytes: list[int],
         rendezvous: dict[str, Any] | None,
-        scratch: str,
+        scratch: str | None,
         request_fd: int,
         event_fd: int,
     ) -> None:

@@ -132,21 +132,22 @@ def _trace_here(workload_class: type[Workload], case: Case, sizes: Sequence[int]
 
 def baseline_in_fork() -> int:
     """Return what a process forked from this one holds before it builds a workload."""
-    return int(_in_forks([lambda: CpuMeter().baseline_bytes])[0])
+    return int(in_forks([lambda: CpuMeter().baseline_bytes])[0])
 
 
 def _trace_in_forks(
     workload_class: type[Workload], case: Case, sizes: Sequence[int], steps: int
 ) -> list[dict[str, Any]]:
     """Trace all sizes at the same time."""
-    results = _in_forks([partial(_trace_with_backing, workload_class, case, size, steps) for size in sizes])
+    results = in_forks([partial(trace_with_backing, workload_class, case, size, steps) for size in sizes])
     for result in results:
         if "problem" in result:
             raise TraceError(result["problem"])
     return results
 
 
-def _trace_with_backing(workload_class: type[Workload], case: Case, size: int, steps: int) -> dict[str, Any]:
+def trace_with_backing(workload_class: type[Workload], case: Case, size: int, steps: int) -> dict[str, Any]:
+    """Trace a size with real memory behind it; return live bytes and by how much this process grew."""
     meter, backing = CpuMeter(), Backing()
     try:
         traced = trace(workload_class, case, size, steps=steps, backing=backing)
@@ -156,7 +157,7 @@ def _trace_with_backing(workload_class: type[Workload], case: Case, size: int, s
     return {"peak_bytes": traced.peak_bytes, "grown_bytes": grown_bytes}
 
 
-def _in_forks(calls: Sequence[Callable[[], Any]]) -> list[Any]:
+def in_forks(calls: Sequence[Callable[[], Any]]) -> list[Any]:
     """Return what each call returns in a process forked for it, all at the same time."""
     return [_result(*started) for started in [_start(call) for call in calls]]
 

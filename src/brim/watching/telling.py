@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import os
 import statistics
 import sys
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from brim.devices.cpu import peak_resident_bytes
+from brim.probing.scripts.records import write_record
 
 # The folder in which each process of a watched job has a file; set by `brim watch`, and in no other run.
 ENVIRONMENT = "BRIM_WATCH_FOLDER"
@@ -80,7 +80,7 @@ class Diary:
 
     def __init__(self, folder: Path) -> None:
         self.pid = os.getpid()
-        self._path = folder / f"{self.pid}.json"
+        self._folder = folder
         self._written_at = 0.0
         self._is_told = False
         self._ooms: list[str] = []
@@ -120,10 +120,7 @@ class Diary:
             "oom_errors": self._ooms,
             **_allocator(),
         }
-        temporary = self._path.with_suffix(".new")
-        with contextlib.suppress(OSError):  # nobody may be listening any more
-            temporary.write_text(json.dumps(record))
-            temporary.replace(self._path)
+        write_record(self._folder, record)
 
     def _count(self) -> None:
         now = time.perf_counter()
