@@ -9,7 +9,7 @@ from brim import Workload
 
 
 class Gpt2(Workload):
-    """Trains a small GPT-2 from transformers, with a vocabulary of 8,192 and texts of 64 tokens, with AdamW."""
+    """Trains a small GPT-2 from transformers, with a vocabulary of 4,096 and texts of 32 tokens, with AdamW."""
 
     LENGTH = 32
     WIDTH = 64

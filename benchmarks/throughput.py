@@ -35,7 +35,7 @@ WORKLOADS = tuple(f"{HERE}/steady_workloads.py:{name}" for name in ("ConvNet", "
 CAP = 24
 NUM_ROUNDS = 2
 NUM_NOMINEES = 3
-NUM_FINAL_ROUNDS = 4
+NUM_FINAL_ROUNDS = 12
 
 
 @dataclass(frozen=True)
