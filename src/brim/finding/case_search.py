@@ -43,6 +43,7 @@ class CaseSearch:
     note: str | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
     _probes: list[Probe] = field(default_factory=list)
+    _gap_from: int | None = None
     _started: float = field(default_factory=time.monotonic)
 
     def run(self) -> Finding:
@@ -100,6 +101,7 @@ class CaseSearch:
         traced = self.prober.trace(self.case, cap=self.bounds.cap, steps=self.steps)
         if traced.problem is not None:
             self.observer.note(f"searching by measured probes alone: {traced.problem}")
+        self._gap_from = traced.gap_from
         curve = MemoryCurve(tuple(sorted(traced.points.items()))) if traced.points else None
         guided = Guided(
             limit_bytes=self.device.limit_bytes,
@@ -146,6 +148,11 @@ class CaseSearch:
             return (
                 f"at microbatch {best.microbatch} the model saw {best.samples} samples in {best.steps} steps: "
                 "the script may split its batches, or its data may end"
+            )
+        if self._gap_from is not None and search.answer > self._gap_from:
+            return (
+                f"sizes from about {self._gap_from} to shortly below this one need more memory: glibc keeps tensors of "
+                "less than 32 MiB in a heap and wastes some of it. Drop a smaller last batch"
             )
         return self.note
 

@@ -108,6 +108,7 @@ class IsolatedProber:
             baseline_bytes=reply.message["baseline_bytes"],
             points=points,
             slope=reply.message.get("slope", 1.0),
+            gap_from=reply.message.get("gap_from"),
             problem=reply.message.get("problem"),
         )
 

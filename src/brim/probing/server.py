@@ -205,7 +205,8 @@ class Server:
             self._emit({**traced, "problem": str(error)})
         else:
             traced["baseline_bytes"] = curve.baseline_bytes
-            self._emit({**traced, "points": sorted(curve.live.items()), "slope": curve.slope})
+            learnt = {"points": sorted(curve.live.items()), "slope": curve.slope, "gap_from": curve.gap_from}
+            self._emit({**traced, **learnt})
 
     def _requests(self) -> Iterator[dict[str, Any]]:
         with os.fdopen(self._request_fd, "r", closefd=False) as lines:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -31,6 +31,8 @@ _MOST_STEPS = 3
 # What kernels and their libraries take for themselves on the CPU, in bytes, whatever the batch.
 # Source: `benchmarks/replay.py`, where real probes took 1 to 4 MiB more than the replay where the heap wastes little.
 KERNEL_BYTES = 4 * 2**20
+# How far above the goal live bytes alone may fill the limit, as a ratio, before the allocator is asked there as well.
+_WORTH_A_LOOK = 1.25
 # The slope depends on the size it is asked for and the other way round: as often as they may change places.
 _SETTLING = 3
 
@@ -44,16 +46,29 @@ class TracedCurve:
         live: Traced bytes by microbatch.
         grown: By how much a real process grows over the same requests; on the CPU only.
         slope: Measured bytes to expect for each traced one.
+        gap_from: Where sizes begin that need more memory than the largest that is expected to fit; None without any.
     """
 
     baseline_bytes: int = 0
     live: dict[int, int] = field(default_factory=dict)
     grown: dict[int, int] = field(default_factory=dict)
     slope: float = 1.0
+    gap_from: int | None = None
 
     def target_bytes(self, limit_bytes: int) -> float:
         """Return the traced bytes at which the limit is expected."""
         return max(0, limit_bytes - self.baseline_bytes) / self.slope
+
+    def goal(self, limit_bytes: int, cap: int) -> int:
+        """Return the largest size that is expected to fit."""
+        return curve_through(self.live).size_at(self.target_bytes(limit_bytes), cap=cap)
+
+    def enter(self, results: Mapping[int, Mapping[str, Any]]) -> None:
+        """Add what traces of some sizes returned."""
+        for size, result in results.items():
+            self.live[size] = result["peak_bytes"]
+            if result.get("grown_bytes") is not None:
+                self.grown[size] = result["grown_bytes"]
 
 
 def trace_curve(
@@ -80,26 +95,49 @@ def trace_curve(
     around_bytes = baseline_bytes + KERNEL_BYTES if backed else baseline_bytes
     curve = TracedCurve(baseline_bytes=around_bytes, slope=first_slope(backed=backed))
     # The process that traces must be as fresh as a probe's, so it is forked from this one, in which nothing ran yet.
-    run = _trace_in_forks if backed else _trace_here
+    run = partial(_trace_in_forks if backed else _trace_here, workload_class, case, steps=min(steps, _MOST_STEPS))
     while len(curve.live) < MOST_POINTS:
-        target_bytes = curve.target_bytes(limit_bytes)
-        sizes = next_to_trace(curve.live, target_bytes=target_bytes, cap=cap)
+        sizes = next_to_trace(curve.live, target_bytes=curve.target_bytes(limit_bytes), cap=cap)
         if not sizes:
             break
         try:
-            results = run(workload_class, case, sizes, min(steps, _MOST_STEPS))
+            curve.enter(run(sizes))
         except TraceError:
             if len(curve.live) < _FEWEST_POINTS:
                 raise
             break  # one size fails where others ran, e.g. BatchNorm on a single sample
-        for size, result in zip(sizes, results, strict=True):
-            curve.live[size] = result["peak_bytes"]
-            if result.get("grown_bytes") is not None:
-                curve.grown[size] = result["grown_bytes"]
         for _ in range(_SETTLING):
-            goal = curve_through(curve.live).size_at(curve.target_bytes(limit_bytes), cap=cap)
-            curve.slope = first_slope(backed=backed, goal=goal, live=curve.live, grown=curve.grown)
+            curve.slope = first_slope(
+                backed=backed, goal=curve.goal(limit_bytes, cap), live=curve.live, grown=curve.grown
+            )
+    if curve.grown:
+        _look_above(curve, limit_bytes, cap, run)
     return curve
+
+
+def _look_above(
+    curve: TracedCurve, limit_bytes: int, cap: int, run: Callable[[Sequence[int]], dict[int, dict[str, Any]]]
+) -> None:
+    """Go on to a size far above the goal if the allocator serves it better.
+
+    glibc keeps tensors of less than 32 MiB in a heap, where a half can be waste, and gives larger ones a mapping of
+    their own. So a larger microbatch can need less memory.
+    """
+    goal = curve.goal(limit_bytes, cap)
+    most = replace(curve, slope=1.0).goal(limit_bytes, cap)
+    if most <= _WORTH_A_LOOK * goal:
+        return
+    above = replace(curve, live=dict(curve.live), grown=dict(curve.grown))
+    try:
+        above.enter(run([most]))
+        above.slope = first_slope(backed=True, goal=most, live=above.live, grown=above.grown)
+        larger = above.goal(limit_bytes, cap)
+        above.enter(run([larger]))
+    except TraceError:
+        return
+    fits = above.grown.get(larger, limit_bytes) <= limit_bytes - curve.baseline_bytes
+    if fits and larger > _WORTH_A_LOOK * goal:
+        curve.live, curve.slope, curve.gap_from = above.live, above.slope, goal
 
 
 def predict_curve(
@@ -125,9 +163,11 @@ def predict_curve(
     return TracedCurve(baseline_bytes=baseline_bytes, live=reserved)
 
 
-def _trace_here(workload_class: type[Workload], case: Case, sizes: Sequence[int], steps: int) -> list[dict[str, Any]]:
+def _trace_here(
+    workload_class: type[Workload], case: Case, sizes: Sequence[int], *, steps: int
+) -> dict[int, dict[str, Any]]:
     """Trace one size after the other, for live bytes alone, which more steps do not change."""
-    return [{"peak_bytes": trace(workload_class, case, size).peak_bytes} for size in sizes]
+    return {size: {"peak_bytes": trace(workload_class, case, size).peak_bytes} for size in sizes}
 
 
 def baseline_in_fork() -> int:
@@ -136,14 +176,14 @@ def baseline_in_fork() -> int:
 
 
 def _trace_in_forks(
-    workload_class: type[Workload], case: Case, sizes: Sequence[int], steps: int
-) -> list[dict[str, Any]]:
+    workload_class: type[Workload], case: Case, sizes: Sequence[int], *, steps: int
+) -> dict[int, dict[str, Any]]:
     """Trace all sizes at the same time."""
     results = in_forks([partial(trace_with_backing, workload_class, case, size, steps) for size in sizes])
     for result in results:
         if "problem" in result:
             raise TraceError(result["problem"])
-    return results
+    return dict(zip(sizes, results, strict=True))
 
 
 def trace_with_backing(workload_class: type[Workload], case: Case, size: int, steps: int) -> dict[str, Any]:

@@ -13,12 +13,20 @@ import pytest
 from tests.conftest import WORKLOADS
 
 import brim
+from brim.cases import Case
+from brim.devices import Device
 from brim.errors import InputError, UnclearError, WorkloadError
-from brim.searching import Doubling
+from brim.finding import LogObserver
+from brim.finding.case_search import CaseSearch
+from brim.findings import Probe, Verdict
+from brim.probing import Outcome
+from brim.probing.outcome import Traced
+from brim.searching import Bounds, Doubling
 
 SIMPLE = f"{WORKLOADS}/simple.py"
 FAULTS = f"{WORKLOADS}/faults.py"
 MEMORY = "640MiB"
+MIB = 2**20
 
 
 def find(address, **settings):
@@ -61,6 +69,24 @@ def test_a_trace_predicts_the_answer():
     finding = find(f"{SIMPLE}:Train")[0]
     assert finding.predicted["largest"] == pytest.approx(finding.microbatch, rel=0.5)
     assert len(finding.probes) <= 5
+
+
+def test_a_gap_below_the_answer_is_told():
+    class Prober:
+        ranks = 1
+
+        def trace(self, case, *, cap, steps):
+            return Traced(points={10: 10 * MIB, 20: 20 * MIB}, gap_from=12)
+
+        def probe(self, case, microbatch, *, steps, confirms=False, mix=()):
+            ran = {"peak_bytes": microbatch * MIB, "steps": steps, "samples": steps * microbatch}
+            return Outcome(probe=Probe(microbatch=microbatch, verdict=Verdict.FITS, **ran))
+
+    device = Device(name="cpu", memory_bytes=20 * MIB, fill=1.0)
+    settings = {"bounds": Bounds(), "steps": 3, "make_strategy": lambda case: None, "observer": LogObserver()}
+    finding = CaseSearch(prober=Prober(), case=Case({}), device=device, **settings).run()
+    assert finding.microbatch == 20
+    assert "sizes from about 12 to shortly below this one need more memory" in finding.note
 
 
 def test_cap_start_and_multiple_hold():

@@ -60,6 +60,15 @@ class ConvNet(Mlp):
         self.optimizer.zero_grad()
 
 
+class DeepConvNet(ConvNet):
+    """Every tensor takes 1 KiB a sample, so from 32,768 samples on it is above glibc's threshold of 32 MiB."""
+
+    def build(self):
+        layers = [module for _ in range(32) for module in (nn.Conv2d(16, 16, 3, padding=1), nn.ReLU())]
+        self.model = nn.Sequential(*layers).to(self.device)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), momentum=0.9)
+
+
 class Asks(Mlp):
     def step(self, batch):
         return batch.sum().item()
@@ -169,12 +178,13 @@ def curve_of(workload_class, *, target_bytes, cap=2**20):
         )
     except TraceError as error:
         return str(error)
-    return {"live": list(curve.live.values()), "slope": curve.slope}
+    goal = curve.goal(MIB + target_bytes, cap)
+    return {"live": list(curve.live.values()), "slope": curve.slope, "goal": goal, "gap_from": curve.gap_from}
 
 
 def growth_bytes(workload_class, size):
     """By how much a process grows in a backed trace."""
-    return _trace_in_forks(workload_class, Case(), [size], 3)[0]["grown_bytes"]
+    return _trace_in_forks(workload_class, Case(), [size], steps=3)[size]["grown_bytes"]
 
 
 def real_growth_bytes(workload_class, size):
@@ -182,6 +192,12 @@ def real_growth_bytes(workload_class, size):
     meter = CpuMeter()
     outcome = run_trial(workload_class, Case(), size, steps=3, meter=meter, limit_bytes=2**40)
     return outcome["peak_bytes"] - meter.baseline_bytes
+
+
+def test_a_larger_size_is_the_goal_where_the_allocator_serves_it_with_less():
+    curve = run_fresh("curve_of(DeepConvNet, target_bytes=1370 * MIB)")
+    assert curve["gap_from"] < 32 * 1024 < curve["goal"]
+    assert curve["slope"] < 1.2
 
 
 def test_a_curve_brackets_its_target():
