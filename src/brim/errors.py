@@ -6,6 +6,7 @@ The tree, with the built-in each class also is and the exit code of the command 
     ├── InputError (ValueError)                    2   a value that cannot be used
     │   ├── WorkloadNotFoundError (LookupError)    2   no such file, module or name; not a Workload
     │   ├── LengthError                            2   a sample longer than what fits
+    │   ├── RecordError                            2   a field of a document that is not as brim writes it
     │   └── PlanFileError                          2   a brim.toml that makes no sense, with the line
     ├── WorkloadError (RuntimeError)               1   the user's code failed; carries its traceback
     │   └── IdleStepError                          1   a step ran and did no work
@@ -64,6 +65,23 @@ class LengthError(InputError):
         super().__init__(message)
         self.indices = indices
         self.longest = longest
+
+
+class RecordError(InputError):
+    """A document has a field that is not as brim writes it.
+
+    Attributes:
+        where: The path of the field, e.g. `findings[0].probes[2].peak_bytes`; empty for the whole document.
+        found: What is there.
+        expected: What should be.
+    """
+
+    def __init__(self, where: str, found: str, expected: str, *, source: str = "", remedy: str = "") -> None:
+        told = f"{where or 'the document'} is {found}, expected {expected}"
+        super().__init__(f"{source}: {told}. {remedy}" if source else told)
+        self.where = where
+        self.found = found
+        self.expected = expected
 
 
 class PlanFileError(InputError):

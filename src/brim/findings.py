@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from brim.cases import Case
@@ -70,8 +70,9 @@ class Probe:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Probe:
-        """Read what `to_dict` wrote."""
-        return cls(**{**data, "verdict": Verdict(data["verdict"]), "timings": tuple(data.get("timings", ()))})
+        """Read what `to_dict` wrote; what a newer brim wrote besides is passed over."""
+        known = {each.name: data[each.name] for each in fields(cls) if each.name in data}
+        return cls(**{**known, "verdict": Verdict(data["verdict"]), "timings": tuple(data.get("timings", ()))})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,10 +145,10 @@ class Finding:
             microbatch=data["microbatch"],
             stopped_by=data["stopped_by"],
             confirmed=data["confirmed"],
-            predicted=data["predicted"],
+            predicted=data.get("predicted"),
             throughput=data.get("throughput"),
-            note=data["note"],
-            seconds=data["seconds"],
+            note=data.get("note"),
+            seconds=data.get("seconds", 0.0),
             probes=tuple(Probe.from_dict(probe) for probe in data["probes"]),
         )
 
