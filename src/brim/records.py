@@ -62,6 +62,7 @@ def is_finite(value: Any) -> bool:
 ANY = Leaf("anything", lambda value: True)
 TEXT = Leaf("a text", lambda value: isinstance(value, str))
 FLAG = Leaf("true or false", lambda value: isinstance(value, bool))
+WHOLE = Leaf("a whole number", is_whole)
 COUNT = Leaf("a whole number of at least 0", lambda value: is_whole(value) and value >= 0)
 SIZE = Leaf("a whole number of at least 1", lambda value: is_whole(value) and value >= 1)
 NUMBER = Leaf("a number", is_finite)
