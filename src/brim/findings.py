@@ -10,6 +10,13 @@ from typing import Any
 from brim.cases import Case
 
 SCHEMA = "brim.findings/1"
+LARGEST = "largest"
+FASTEST = "fastest"
+
+
+def goal_of(strategy: str) -> str:
+    """Return what a strategy searches for."""
+    return FASTEST if strategy == FASTEST else LARGEST
 
 
 class Verdict(str, enum.Enum):
@@ -186,6 +193,11 @@ class Findings:
         """The microbatch that fits every case, or None where one of them has none."""
         sizes = [finding.microbatch for finding in self.findings]
         return None if not sizes or None in sizes else min(size for size in sizes if size is not None)
+
+    @property
+    def goal(self) -> str:
+        """What was searched for: `largest` or `fastest`, which has a strategy of its own."""
+        return goal_of(self.strategy)
 
     @property
     def limit_bytes(self) -> int:
