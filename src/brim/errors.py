@@ -76,12 +76,17 @@ class RecordError(InputError):
         expected: What should be.
     """
 
-    def __init__(self, where: str, found: str, expected: str, *, source: str = "", remedy: str = "") -> None:
-        told = f"{where or 'the document'} is {found}, expected {expected}"
-        super().__init__(f"{source}: {told}. {remedy}" if source else told)
+    def __init__(self, where: str, found: str, expected: str) -> None:
+        super().__init__(f"{where or 'the document'} is {found}, expected {expected}")
         self.where = where
         self.found = found
         self.expected = expected
+
+    def told_of(self, source: str, remedy: str) -> RecordError:
+        """Return the error with the file that it was found in, and what to do."""
+        error = RecordError(self.where, self.found, self.expected)
+        error.args = (f"{source}: {self}. {remedy}",)
+        return error
 
 
 class PlanFileError(InputError):

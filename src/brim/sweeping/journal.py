@@ -139,9 +139,7 @@ def _check_event(event: Any, *, source: str) -> None:
         check_record(event, _EVENT)
         check_record(event, _EVENTS[event["event"]])
     except RecordError as error:
-        raise RecordError(
-            error.where, error.found, error.expected, source=source, remedy="Mend or remove the line."
-        ) from error
+        raise error.told_of(source, "Mend or remove the line.") from error
 
 
 class LastEvents:

@@ -94,7 +94,7 @@ def read_plan(directory: Path) -> StoredPlan:
     except FileNotFoundError:
         raise InputError(f"{directory} holds no sweep: there is no {PLAN_FILE} in it.") from None
     except RecordError as error:
-        raise RecordError(error.where, error.found, error.expected, source=str(path), remedy=_AGAIN) from error
+        raise error.told_of(str(path), _AGAIN) from error
     except InputError:
         raise
     except (OSError, ValueError, KeyError, TypeError) as error:

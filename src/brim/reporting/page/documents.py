@@ -42,8 +42,7 @@ class Document:
         try:
             check_record(self.data, SHAPES[self.schema], where=self.where)
         except RecordError as error:
-            again = f"Mend it, or write it again: {COMMANDS[self.schema]}."
-            raise RecordError(error.where, error.found, error.expected, source=self.source, remedy=again) from error
+            raise error.told_of(self.source, f"Mend it, or write it again: {COMMANDS[self.schema]}.") from error
 
 
 def read_documents(sources: Sequence[str]) -> list[Document]:
