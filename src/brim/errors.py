@@ -6,6 +6,7 @@ The tree, with the built-in each class also is and the exit code of the command 
     ├── InputError (ValueError)                    2   a value that cannot be used
     │   ├── WorkloadNotFoundError (LookupError)    2   no such file, module or name; not a Workload
     │   ├── LengthError                            2   a sample longer than what fits
+    │   ├── RecordError                            2   a field of a document that is not as brim writes it
     │   └── PlanFileError                          2   a brim.toml that makes no sense, with the line
     ├── WorkloadError (RuntimeError)               1   the user's code failed; carries its traceback
     │   └── IdleStepError                          1   a step ran and did no work
@@ -64,6 +65,28 @@ class LengthError(InputError):
         super().__init__(message)
         self.indices = indices
         self.longest = longest
+
+
+class RecordError(InputError):
+    """A document has a field that is not as brim writes it.
+
+    Attributes:
+        where: The path of the field, e.g. `findings[0].probes[2].peak_bytes`; empty for the whole document.
+        found: What is there.
+        expected: What should be.
+    """
+
+    def __init__(self, where: str, found: str, expected: str) -> None:
+        super().__init__(f"{where or 'the document'} is {found}, expected {expected}")
+        self.where = where
+        self.found = found
+        self.expected = expected
+
+    def told_of(self, source: str, remedy: str) -> RecordError:
+        """Return the error with the file that it was found in, and what to do."""
+        error = RecordError(self.where, self.found, self.expected)
+        error.args = (f"{source}: {self}. {remedy}",)
+        return error
 
 
 class PlanFileError(InputError):

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from brim.cases import Case
 
 SCHEMA = "brim.findings/1"
+LARGEST = "largest"
+FASTEST = "fastest"
+
+
+def goal_of(strategy: str) -> str:
+    """Return what a strategy searches for."""
+    return FASTEST if strategy == FASTEST else LARGEST
 
 
 class Verdict(str, enum.Enum):
@@ -70,8 +77,9 @@ class Probe:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Probe:
-        """Read what `to_dict` wrote."""
-        return cls(**{**data, "verdict": Verdict(data["verdict"]), "timings": tuple(data.get("timings", ()))})
+        """Read what `to_dict` wrote; what a newer brim wrote besides is passed over."""
+        known = {each.name: data[each.name] for each in fields(cls) if each.name in data}
+        return cls(**{**known, "verdict": Verdict(data["verdict"]), "timings": tuple(data.get("timings", ()))})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,10 +152,10 @@ class Finding:
             microbatch=data["microbatch"],
             stopped_by=data["stopped_by"],
             confirmed=data["confirmed"],
-            predicted=data["predicted"],
+            predicted=data.get("predicted"),
             throughput=data.get("throughput"),
-            note=data["note"],
-            seconds=data["seconds"],
+            note=data.get("note"),
+            seconds=data.get("seconds", 0.0),
             probes=tuple(Probe.from_dict(probe) for probe in data["probes"]),
         )
 
@@ -185,6 +193,11 @@ class Findings:
         """The microbatch that fits every case, or None where one of them has none."""
         sizes = [finding.microbatch for finding in self.findings]
         return None if not sizes or None in sizes else min(size for size in sizes if size is not None)
+
+    @property
+    def goal(self) -> str:
+        """What was searched for: `largest` or `fastest`, which has a strategy of its own."""
+        return goal_of(self.strategy)
 
     @property
     def limit_bytes(self) -> int:

@@ -18,7 +18,7 @@ from typing import Any
 
 import platformdirs
 
-from brim.findings import Finding
+from brim.findings import FASTEST, LARGEST, Finding
 
 # Settings of allocators and thread pools that change how much memory a run takes.
 ENVIRONMENT = (
@@ -51,6 +51,7 @@ class Remembered:
     created: float
     workload: str
     device: str
+    goal: str
     finding: Finding
 
 
@@ -86,9 +87,19 @@ class History:
                 continue  # written by another version of brim
         return None
 
-    def remember(self, key: str, finding: Finding, *, workload: str, device: str, sources: Mapping[str, str]) -> None:
+    def remember(
+        self,
+        key: str,
+        finding: Finding,
+        *,
+        workload: str,
+        device: str,
+        sources: Mapping[str, str],
+        goal: str = LARGEST,
+    ) -> None:
         """Add a finding."""
-        row = (key, time.time(), workload, device, json.dumps(dict(sources)), json.dumps(finding.to_dict()))
+        document = json.dumps({**finding.to_dict(), "goal": goal})
+        row = (key, time.time(), workload, device, json.dumps(dict(sources)), document)
         self._run("INSERT INTO findings VALUES (?, ?, ?, ?, ?, ?)", row)
 
     def newest(self, limit: int) -> list[Remembered]:
@@ -96,12 +107,16 @@ class History:
         rows = self._run(
             "SELECT created, workload, device, document FROM findings ORDER BY created DESC LIMIT ?", (limit,)
         )
-        return [
-            Remembered(
-                created=created, workload=workload, device=device, finding=Finding.from_dict(json.loads(document))
-            )
-            for created, workload, device, document in rows
-        ]
+        found = []
+        for created, workload, device, text in rows:
+            try:
+                document = json.loads(text)
+                finding = Finding.from_dict(document)
+                goal = document.get("goal", FASTEST if finding.stopped_by == "rate" else LARGEST)
+            except (ValueError, KeyError, TypeError, AttributeError):
+                continue  # written by another version of brim
+            found.append(Remembered(created=created, workload=workload, device=device, goal=goal, finding=finding))
+        return found
 
     def _run(self, statement: str, values: tuple[Any, ...]) -> list[Any]:
         if self._broken:

@@ -2,8 +2,10 @@
 
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,15 @@ def test_the_key_holds_the_allocators_settings(monkeypatch):
     before = make_key({"a": 1})
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     assert make_key({"a": 1}) != before
+
+
+def test_goals_are_told_apart_and_a_row_of_another_brim_is_passed_over(tmp_path: Path):
+    history = History(tmp_path / "h.sqlite", warn=refuse)
+    history.remember("a", FINDING, workload="w", device="cpu", sources={}, goal="fastest")
+    history.remember("b", FINDING, workload="w", device="cpu", sources={})
+    with closing(sqlite3.connect(tmp_path / "h.sqlite")) as connection, connection:
+        connection.execute("INSERT INTO findings VALUES ('c', 0, 'w', 'cpu', '{}', '{\"probes\": 3}')")
+    assert [row.goal for row in history.newest(5)] == ["largest", "fastest"]
 
 
 @pytest.mark.parametrize("content", [b"this is no database" * 100, b""])

@@ -33,6 +33,11 @@ class StepExits(Train):
         sys.exit("enough")
 
 
+class StepInterrupts(Train):
+    def step(self, batch):
+        raise KeyboardInterrupt("no more")
+
+
 class WrongBatch(Train):
     def batch(self, size):
         return super().batch(7 if size > 1 else 1)

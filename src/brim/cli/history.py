@@ -28,7 +28,13 @@ def command(
         print_history(rows, path=default_path(), now=time.time())
         return 0
     entries = [
-        {"created": row.created, "workload": row.workload, "device": row.device, "finding": row.finding.to_dict()}
+        {
+            "created": row.created,
+            "workload": row.workload,
+            "device": row.device,
+            "goal": row.goal,
+            "finding": row.finding.to_dict(),
+        }
         for row in rows
     ]
     print_json({"schema": SCHEMA, "path": str(default_path()), "entries": entries})

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from brim.cli.plain import PlainConsole
 from brim.devices.catalog import Gpu
 from brim.errors import BrimError, UnclearError, WorkloadError
 from brim.finding import LogObserver, Observer
@@ -28,7 +29,6 @@ from brim.reporting.table import findings_table, history_table, notes_of
 from brim.units import format_bytes
 
 T = TypeVar("T")
-_PIPE_WIDTH = 140
 
 
 def observer() -> AbstractContextManager[Observer]:
@@ -181,9 +181,9 @@ def print_error(error: BrimError) -> None:
 
 
 def results_console() -> Console:
-    """Return standard output; a file or a pipe has no width of its own, so a table gets what it needs."""
+    """Return standard output; a file or a pipe has no width of its own, so a table gets what it needs there."""
     console = Console()
-    return console if console.is_terminal else Console(width=_PIPE_WIDTH)
+    return console if console.is_terminal else PlainConsole()
 
 
 class _LogFormat(logging.Formatter):

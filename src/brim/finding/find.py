@@ -13,7 +13,7 @@ from brim.finding.nodes import find_place, find_together
 from brim.finding.observer import LogObserver, Observer
 from brim.finding.run import Run
 from brim.finding.subject import Subject
-from brim.findings import Findings
+from brim.findings import FASTEST, LARGEST, Findings
 from brim.planning.buckets import bucket_edges
 from brim.planning.lengths import as_lengths, check_longest
 from brim.probing import Prober
@@ -28,7 +28,7 @@ from brim.workload import Workload
 # What a case is called that stands for a length, unless the user says otherwise.
 LENGTH_KEY = "seq_len"
 STRATEGIES = ("guided", "estimate", "doubling")
-GOALS = ("largest", "fastest")
+GOALS = (LARGEST, FASTEST)
 DEFAULT_STEPS = 3
 # Steps of a probe that is to tell rates of a few percent apart.
 FASTEST_STEPS = 9

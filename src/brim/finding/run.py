@@ -14,7 +14,7 @@ from brim.finding.case_search import CaseSearch
 from brim.finding.mixing import run_mix
 from brim.finding.observer import Observer
 from brim.finding.subject import Subject
-from brim.findings import Finding, Findings
+from brim.findings import Finding, Findings, goal_of
 from brim.history import History, make_key
 from brim.probing import Prober
 from brim.searching import Bounds, Strategy
@@ -88,7 +88,12 @@ class Run:
         finding = search.run()
         if self._history is not None and finding.stopped_by != "time":
             self._history.remember(
-                key, finding, workload=self._subject.label, device=self._device.name, sources=search.sources
+                key,
+                finding,
+                workload=self._subject.label,
+                device=self._device.name,
+                sources=search.sources,
+                goal=goal_of(self._strategy_name),
             )
         return finding
 

@@ -82,7 +82,7 @@ class BatchSizeCallback(pl.Callback):
         self._fill = fill
         self._steps = steps
         self._cache = cache
-        self._size_before: tuple[Any, int] | None = None
+        self._before: list[tuple[Any, str, Any]] = []
         self.finding: Finding | None = None
         self.findings: dict[str, Finding] = {}
         self.plan: BatchPlan | None = None
@@ -92,18 +92,18 @@ class BatchSizeCallback(pl.Callback):
         owner = self._owner(trainer, pl_module)
         ranks = Ranks()
         finding = self._find("fit", trainer, pl_module, owner, ranks)
-        self._set_size(owner, finding)
+        self._set(owner, self._name, finding.microbatch)
         if self._effective is not None:
             self.plan = split_evenly(self._effective, finding, ranks=ranks.count)
-            trainer.accumulate_grad_batches = self.plan.accumulation
+            self._set(trainer, "accumulate_grad_batches", self.plan.accumulation)
             job_logger(ranks.rank).info("training with %s", arithmetic(self.plan))
         else:
             job_logger(ranks.rank).info("training with %s %d", self._name, finding.microbatch)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Refuse data that was not loaded with the batch size; from here on it stays."""
+        """Refuse data that was not loaded with the batch size; from here on what was set stays."""
         self._check_loader("fit", trainer, self._owner(trainer, pl_module))
-        self._size_before = None
+        self._before.clear()
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Find the batch size of `trainer.validate`; a validation inside `fit` is left alone."""
@@ -123,7 +123,7 @@ class BatchSizeCallback(pl.Callback):
         self._take_back()
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """Take back the batch size of an evaluation, or of a fit that has not begun."""
+        """Take back what was set for an evaluation, or for a fit that has not begun."""
         self._take_back()
 
     def _evaluate(self, stage: str, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -132,22 +132,21 @@ class BatchSizeCallback(pl.Callback):
         ranks = Ranks()
         self._check_loader(stage, trainer, owner)
         finding = self._find(stage, trainer, pl_module, owner, ranks)
-        self._set_size(owner, finding)
+        self._set(owner, self._name, finding.microbatch)
         loop = getattr(trainer, f"{stage}_loop")
         loop.setup_data()
         loop.reset()
         self._check_loader(stage, trainer, owner)
         job_logger(ranks.rank).info("%s with %s %d", stage, self._name, finding.microbatch)
 
-    def _set_size(self, owner: Any, finding: Finding) -> None:
-        self._size_before = (owner, getattr(owner, self._name))
-        setattr(owner, self._name, finding.microbatch)
+    def _set(self, owner: Any, name: str, value: Any) -> None:
+        self._before.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, value)
 
     def _take_back(self) -> None:
-        if self._size_before is not None:
-            owner, size = self._size_before
-            setattr(owner, self._name, size)
-            self._size_before = None
+        while self._before:
+            owner, name, value = self._before.pop()
+            setattr(owner, name, value)
 
     def _check_loader(self, stage: str, trainer: pl.Trainer, owner: Any) -> None:
         """Refuse a loader whose batch size is not the attribute's, as one that was handed to the trainer."""

@@ -146,6 +146,7 @@ def _run_rank(probe: RankedProbe) -> None:
         meter=make_meter(device_name),
         limit_bytes=probe.limits_bytes[local_rank],
         report=report,
+        owns_process=True,
     )
     path = Path(probe.folder, f"rank{rank}.json")
     written = {**outcome, "rank": rank, "local_rank": local_rank, "time": time.time()}

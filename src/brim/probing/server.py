@@ -67,7 +67,7 @@ class Server:
         except InputError as error:
             self._emit({"say": "refused", "error": type(error).__name__, "message": str(error)})
             return
-        except (Exception, SystemExit) as error:  # noqa: BLE001  the user's module may raise anything
+        except BaseException as error:  # noqa: BLE001  the user's module may raise anything, an interrupt as well
             self._emit({"say": "load_failed", "message": _describe(error), "traceback": _users_traceback(error)})
             return
         self._emit({"say": "ready", "kind": workload_class.kind, "reusable": reusable})
@@ -182,6 +182,7 @@ class Server:
             meter=make_meter(self._device_name),
             limit_bytes=self._limit_bytes,
             report=lambda phase: self._emit({"say": "phase", "phase": phase}),
+            owns_process=True,
         )
 
     def _trace(

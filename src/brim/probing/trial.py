@@ -29,6 +29,7 @@ def run_trial(
     meter: Meter,
     limit_bytes: int,
     report: Callable[[str], None] = lambda phase: None,
+    owns_process: bool = False,
 ) -> dict[str, Any]:
     """Run one probe and return its outcome as plain data.
 
@@ -40,7 +41,10 @@ def run_trial(
         meter: Limits and measures the device's memory.
         limit_bytes: The limit it sets while the workload runs.
         report: Called with the name of each phase as it begins.
+        owns_process: Whether this process is the trial's alone and hears no Ctrl-C. Then an interrupt too was raised
+            by the workload, and is its error.
     """
+    caught = BaseException if owns_process else (Exception, SystemExit)
     evidence, seconds, phase = Evidence(), [], "build"
     meter.limit(limit_bytes)
     try:
@@ -61,7 +65,7 @@ def run_trial(
                 workload.step(batch)
                 meter.synchronize()
                 seconds.append(time.perf_counter() - started)
-    except (Exception, SystemExit) as error:  # noqa: BLE001  the user's code may raise anything
+    except caught as error:  # the user's code may raise anything
         meter.lift()
         return _raised(error, phase, meter)
     finally:

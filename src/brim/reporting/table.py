@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from brim.cases import Case
-from brim.findings import Finding, Findings, Verdict
+from brim.findings import LARGEST, Finding, Findings, Verdict
 from brim.history import Remembered
 from brim.units import format_bytes, format_seconds
 
@@ -36,9 +36,10 @@ def findings_table(findings: Findings) -> Table:
 
 
 def history_table(rows: list[Remembered], *, now: float) -> Table:
-    """Return the table of `brim history`."""
+    """Return the table of `brim history`; goals are told where not all are the usual one."""
     table = Table(box=box.SIMPLE_HEAD)
-    for name in ("when", "workload", "case", "device"):
+    has_goals = any(row.goal != LARGEST for row in rows)
+    for name in ("when", "workload", "case", "device", *(["goal"] if has_goals else [])):
         table.add_column(name)
     for name in ("microbatch", "peak", "probes"):
         table.add_column(name, justify="right")
@@ -49,6 +50,7 @@ def history_table(rows: list[Remembered], *, now: float) -> Table:
             escape(row.workload),
             escape(str(finding.case)),
             row.device,
+            *([row.goal] if has_goals else []),
             "nothing fits" if finding.microbatch is None else f"{finding.microbatch:,}",
             "" if finding.peak_bytes is None else format_bytes(finding.peak_bytes),
             str(len(finding.probes)),

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -18,6 +19,8 @@ from brim.watching.told import ProcessTold
 _LEVELS = "▁▂▃▄▅▆▇█"
 # Below so many columns processes are left out and bars are short.
 _NARROW_COLUMNS = 70
+# A bar of four cells and its numbers, the longest line that must not be cut: `  ░░░░ 100%  12.0 GiB of 24.0 GiB`.
+_FEWEST_COLUMNS = 33
 _LONGEST_BAR = 40
 _NUM_REMEMBERED = 120
 _MARKS = {Mark.PASS: ("✓", "green"), Mark.FAIL: ("✗", "red"), Mark.NOT_SEEN: ("?", "yellow")}
@@ -47,34 +50,38 @@ class WatchView:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw to the width that there is."""
+        width = options.max_width
+        if width < _FEWEST_COLUMNS:
+            yield Text(f"{width} columns; needs {_FEWEST_COLUMNS}", "yellow")
+            return
         parts: list[RenderableType] = []
         for device in self._devices:
-            parts.extend(self._device(device, options.max_width))
+            parts.extend(self._device(device, width))
         if self._job:
-            parts.append(_cut(Text(self._job), options.max_width))
+            parts.append(Text(self._job))
         if self._note:
-            parts.append(_cut(Text(self._note, "dim"), options.max_width))
+            parts.append(Text(self._note, "dim"))
         yield Group(*parts)
 
     def _device(self, device: DeviceSample, width: int) -> list[RenderableType]:
         head = Text.assemble((device.name, "bold"), f"  {device.title}")
         if device.is_gone:
-            return [_cut(Text.assemble(head, ("  does not answer any more", "red")), width)]
+            return [Text.assemble(head, ("  does not answer any more", "red"))]
         if device.utilization is not None:
             head.append(f"  {device.utilization:4.0%} busy")
         if device.watts is not None:
             most = f" of {device.most_watts:.0f}" if device.most_watts else ""
             head.append(f"  {device.watts:.0f}{most} W")
         numbers = f" {device.fill:4.0%}  {format_bytes(device.used_bytes)} of {format_bytes(device.total_bytes)}"
-        length = max(4, min(_LONGEST_BAR, width - len(numbers) - 2))
+        length = min(_LONGEST_BAR, width - len(numbers) - 2)
         lines: list[RenderableType] = [
-            _cut(head, width),
-            _cut(Text.assemble("  ", self._bar(device, length), numbers), width),
-            _cut(Text("  " + sparkline(self._past[device.name], max(4, min(width - 2, length))), "cyan"), width),
+            head,
+            Text.assemble("  ", self._bar(device, length), numbers),
+            Text("  " + sparkline(self._past[device.name], length), "cyan"),
         ]
         expected = self._expected(device)
         if expected:
-            lines.append(_cut(Text(f"  {expected}", "dim"), width))
+            lines.append(Padding(Text(expected, "dim"), (0, 0, 0, 2)))
         if self._shows_processes and width >= _NARROW_COLUMNS and device.processes:
             lines.append(_processes(device))
         return lines
@@ -159,9 +166,3 @@ def _processes(device: DeviceSample) -> Table:
         held = "not told" if process.used_bytes is None else format_bytes(process.used_bytes)
         table.add_row(str(process.pid), held, Text(process.name))
     return table
-
-
-def _cut(text: Text, width: int) -> Text:
-    text.truncate(width, overflow="ellipsis")
-    text.no_wrap = True
-    return text

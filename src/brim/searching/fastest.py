@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from brim.errors import InputError
+from brim.findings import FASTEST
 from brim.planning.throughput import StepTime, fit_step_time
 from brim.searching.known import Known
 
@@ -46,7 +47,7 @@ class Fastest:
     """
 
     limit_bytes: int
-    name: str = "fastest"
+    name: str = FASTEST
 
     def propose(self, known: Known) -> int | None:
         """Return the next size to time, or None when no other would change the answer."""

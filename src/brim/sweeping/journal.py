@@ -18,13 +18,34 @@ from typing import Any, BinaryIO
 
 import psutil
 
-from brim.errors import DeviceError, InputError
+from brim.errors import BrimError, DeviceError, InputError, RecordError
+from brim.records import ANY, COUNT, TEXT, WHOLE, Each, Leaf, Maybe, check_record, one_of
+from brim.sweeping.outcome import OUTCOME
 
 JOURNAL_FILE = "journal.jsonl"
 LOCK_FILE = "lock"
 # How long the trials of a sweep that was killed may take to end.
 _HANDOVER_SECONDS = 30.0
 _POLL_SECONDS = 0.05
+_HEXADECIMAL = frozenset("0123456789abcdef")
+_EVENT = {
+    "event": one_of("started", "ended", "skipped"),
+    "trial": Leaf(
+        "the id of a trial", lambda value: isinstance(value, str) and bool(value) and {*value} <= _HEXADECIMAL
+    ),
+    "config": Each(ANY),
+}
+_EVENTS = {
+    "started": {**_EVENT, "attempt": COUNT, "effective": Each(ANY)},
+    "ended": {
+        **_EVENT,
+        "attempt": COUNT,
+        "outcome": OUTCOME,
+        "again": Maybe(Each(ANY)),
+        "found": Each(Maybe(WHOLE)),
+    },
+    "skipped": {**_EVENT, "status": TEXT, "detail": TEXT},
+}
 
 
 class Journal:
@@ -97,6 +118,30 @@ def _events(file: BinaryIO, path: Path) -> Iterator[tuple[bytes, dict[str, Any]]
         yield line, event
 
 
+@contextlib.contextmanager
+def naming_lines(directory: Path) -> Iterator[None]:
+    """Where an event proves to be of another shape, raise an error that names its line and field.
+
+    Events are not held against their shapes before that: it would take several times as long as reading them.
+    """
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, BrimError) and not isinstance(error, RecordError):
+            raise
+        for number, event in enumerate(read_journal(directory), start=1):
+            _check_event(event, source=f"Line {number} of {directory / JOURNAL_FILE}")
+        raise
+
+
+def _check_event(event: Any, *, source: str) -> None:
+    try:
+        check_record(event, _EVENT)
+        check_record(event, _EVENTS[event["event"]])
+    except RecordError as error:
+        raise error.told_of(source, "Mend or remove the line.") from error
+
+
 class LastEvents:
     """The last event of every trial; only its place in the file is kept in memory."""
 
@@ -127,7 +172,7 @@ class LastEvents:
 def last_events(directory: Path) -> Iterator[LastEvents]:
     """Yield the last event of every trial; none where there is no journal."""
     path = directory / JOURNAL_FILE
-    with path.open("rb") if path.exists() else io.BytesIO() as file:
+    with naming_lines(directory), path.open("rb") if path.exists() else io.BytesIO() as file:
         yield LastEvents(file, path)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from brim.findings import Verdict
 from brim.probing.output import classify_text
+from brim.records import AMOUNT, ANY, COUNT, FLAG, TEXT, WHOLE, Each, Maybe, check_record, one_of
 
 RESULT_FILE = "result.json"
 FAILURE_FILE = "failure.json"
@@ -35,6 +36,20 @@ class ExitKind(str, enum.Enum):
 
     def __str__(self) -> str:
         return self.value
+
+
+# The shape of an outcome in the journal.
+OUTCOME = {
+    "kind": one_of(*(kind.value for kind in ExitKind)),
+    "metrics": Each(ANY),
+    "seconds": AMOUNT,
+    "peak_bytes": Maybe(COUNT),
+    "exit_code": Maybe(WHOLE),
+    "detail": Maybe(TEXT),
+    "effective": Each(ANY),
+    "where": TEXT,
+    "is_fatal": FLAG,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +101,7 @@ class TrialOutcome:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> TrialOutcome:
         """Read what `to_dict` wrote."""
+        check_record(data, OUTCOME)
         return cls(**{**data, "kind": ExitKind(data["kind"])})
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from brim.sweeping.auto import BatchSizes
 from brim.sweeping.config import merge
-from brim.sweeping.journal import read_journal
+from brim.sweeping.journal import naming_lines, read_journal
 from brim.sweeping.outcome import ExitKind
 from brim.sweeping.plan import Plan
 from brim.sweeping.policy import NOT_RUN, Frontier
@@ -44,12 +44,13 @@ class Past:
         self.unfinished: dict[str, Unfinished] = {}
         self.sizes = BatchSizes()
         self.num_kept = 0
-        for event in read_journal(directory):
-            if event["event"] == "started":
-                unfinished = Unfinished(attempt=event["attempt"], effective=event["effective"], is_open=True)
-                self.unfinished[event["trial"]] = unfinished
-            elif event["event"] == "ended":
-                self._hear(event)
+        with naming_lines(directory):
+            for event in read_journal(directory):
+                if event["event"] == "started":
+                    unfinished = Unfinished(attempt=event["attempt"], effective=event["effective"], is_open=True)
+                    self.unfinished[event["trial"]] = unfinished
+                elif event["event"] == "ended":
+                    self._hear(event)
 
     def has_ended(self, trial_id: str) -> bool:
         """Return whether a trial need not be run."""

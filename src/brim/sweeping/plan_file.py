@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from brim.errors import InputError
+from brim.errors import InputError, RecordError
+from brim.records import ANY, COUNT, TEXT, Each, Leaf, Maybe, check_record, is_whole, one_of
 from brim.sweeping.dimensions import GridSpec
 from brim.sweeping.grid import Dimension, Grid
 from brim.sweeping.plan import Plan
@@ -17,6 +18,25 @@ from brim.sweeping.spec import Metric, SweepSpec
 
 PLAN_FILE = "plan.json"
 _VERSION = 1
+_AGAIN = "Restore it; the sweep in another --out writes a new one."
+_COLUMN = Leaf(
+    "a list of values, or a range",
+    lambda value: isinstance(value, list) or (isinstance(value, dict) and _is_range(value.get("range"))),
+)
+_SHAPE = {
+    "source": Maybe(TEXT),
+    "what_runs": TEXT,
+    "digest": TEXT,
+    "section_digest": TEXT,
+    "limit": Maybe(COUNT),
+    "dimensions": [{"name": TEXT, "keys": [TEXT], "columns": [_COLUMN], "num_duplicates": COUNT}],
+    "exclude": [Each(ANY)],
+    "include": [Each(ANY)],
+    "base": Each(ANY),
+    "metric": Maybe({"name": TEXT, "goal": one_of("min", "max")}),
+    "batch_key": TEXT,
+    "auto": Each(ANY),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,13 +89,16 @@ def read_plan(directory: Path) -> StoredPlan:
             raise InputError(f"{directory} holds no sweep: its {PLAN_FILE} is of another kind.")
         if document["version"] != _VERSION:
             raise InputError(f"{path} was written by another version of brim ({document['version']}).")
+        check_record(document, _SHAPE)
         return _stored(document)
     except FileNotFoundError:
         raise InputError(f"{directory} holds no sweep: there is no {PLAN_FILE} in it.") from None
+    except RecordError as error:
+        raise error.told_of(str(path), _AGAIN) from error
+    except InputError:
+        raise
     except (OSError, ValueError, KeyError, TypeError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{path} cannot be read: {error!r}.") from error
+        raise InputError(f"{path} cannot be read: {error}. {_AGAIN}") from error
 
 
 def remembered(spec: SweepSpec, stored: StoredPlan) -> SweepSpec:
@@ -111,6 +134,10 @@ def _stored(document: Mapping[str, Any]) -> StoredPlan:
         digest=document["digest"],
         what_runs=document["what_runs"],
     )
+
+
+def _is_range(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(is_whole, value))
 
 
 def _dimension_document(dimension: Dimension) -> dict[str, Any]:

@@ -193,6 +193,8 @@ def trace_with_backing(workload_class: type[Workload], case: Case, size: int, st
         traced = trace(workload_class, case, size, steps=steps, backing=backing)
     except TraceError as error:
         return {"problem": str(error)}
+    except (KeyboardInterrupt, SystemExit) as error:  # raised by the workload: no Ctrl-C comes to this process
+        return {"problem": f"the workload raised {type(error).__name__}"}
     grown_bytes = peak_data_bytes() - meter.baseline_bytes if backing.is_complete else None
     return {"peak_bytes": traced.peak_bytes, "grown_bytes": grown_bytes}
 

@@ -34,12 +34,22 @@ def test_a_sweeps_directory_becomes_a_page(brim_cli, tmp_path):
     assert document["bytes"] == (tmp_path / "sweep.html").stat().st_size
 
 
+def test_a_dash_is_standard_output(brim_cli, tmp_path):
+    run = brim_cli("report", "-", "-o", "-", input=json.dumps(made.findings()))
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith("<!doctype html>")
+    assert run.stdout.rstrip().endswith("</html>")
+    assert run.stderr.endswith("kB to standard output.\n")
+    assert not list(tmp_path.iterdir())
+
+
 def test_bad_input_is_one_message_and_no_page(brim_cli, tmp_path):
     (tmp_path / "new.json").write_text('{"schema": "brim.plan/2"}')
     for arguments, message in (
         (["missing.json"], "missing.json cannot be read: No such file or directory."),
         (["new.json"], "is a brim.plan/2; this brim knows brim.plan/1."),
         (["new.json", "--out", "."], ". is a folder."),
+        (["new.json", "-o", "-", "--json"], "--out - and --json both write to standard output."),
         ([], "Missing argument"),
     ):
         run = brim_cli("report", *arguments)

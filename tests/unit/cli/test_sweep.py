@@ -37,7 +37,7 @@ def test_a_dry_run_shows_the_count_and_the_trials_and_writes_nothing(brim_cli, g
     run = brim_cli("sweep", "grid.yaml", "--dry-run")
     assert run.returncode == 0, run.stderr
     assert "2 value × 2 hp.batch_size = 4 trials (1 duplicate dropped)" in run.stdout
-    assert re.findall(r"^ +(\d) +(\d) +(\d+) *$", run.stdout, flags=re.MULTILINE) == [
+    assert re.findall(r"^ *(\d) +(\d) +(\d+) *$", run.stdout, flags=re.MULTILINE) == [
         ("1", "1", "8"),
         ("2", "1", "16"),
         ("3", "2", "8"),
@@ -112,7 +112,7 @@ def test_results_are_a_table_csv_or_json_sorted_as_asked(brim_cli, grid):
     grid(metric="score")
     brim_cli("sweep", "grid.yaml")
     table = brim_cli("sweep", "results", "grid.sweep", "--sort", "metric").stdout
-    assert re.findall(r"^ +([123]) +done", table, flags=re.MULTILINE) == ["3", "2", "1"]
+    assert re.findall(r"^ *([123]) +done", table, flags=re.MULTILINE) == ["3", "2", "1"]
     rows = brim_cli("sweep", "results", "grid.yaml", "--csv", "--sort", "score", "--reverse").stdout.splitlines()
     assert rows[0].startswith("id,status,seconds,peak_bytes,attempt,where,detail,value,score")
     assert [row.split(",")[-3] for row in rows[1:]] == ["1", "2", "3"]

@@ -122,6 +122,7 @@ def test_a_strategy_of_the_users_own_is_used():
         ("BuildRaises", "build failed at microbatch .*KeyError: 'no such checkpoint'", "build"),
         ("BatchRaises", "batch failed at microbatch .*ValueError: the data is gone", "batch"),
         ("StepRaises", "step failed at microbatch .*ZeroDivisionError: loss divided by nothing", "step"),
+        ("StepInterrupts", "step failed at microbatch .*KeyboardInterrupt: no more", "step"),
         ("StepExits", "step failed at microbatch .*SystemExit: enough", "step"),
         ("WrongBatch", r"batch failed .*batch\(.*\) returned tensors of shape \(7, 128, 4096\)", "batch"),
         ("CallsItMemory", "illegal memory access", "step"),

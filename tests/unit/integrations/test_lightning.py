@@ -138,12 +138,15 @@ def test_a_loader_that_does_not_follow_the_batch_size_is_refused():
     assert module.batch_size == 2
 
 
-def test_a_loader_handed_to_fit_is_refused_and_the_batch_size_stays():
+def test_a_loader_handed_to_fit_is_refused_and_nothing_stays_changed():
     module, loader = Module(), torch.utils.data.DataLoader(torch.ones(24, 4), batch_size=2)
     settings = {"memory": "4GiB", "cache": False, "steps": 1}
+    trainer = make_trainer(BatchSizeCallback(effective=4, **settings))
+    trainer.accumulate_grad_batches = 7
     with pytest.raises(InputError, match="The loader of fit has batches of 2, and batch_size is 4"):
-        make_trainer(BatchSizeCallback(effective=4, **settings)).fit(module, loader)
+        trainer.fit(module, loader)
     assert module.batch_size == 2
+    assert trainer.accumulate_grad_batches == 7
 
     class Bare(pl.LightningModule):
         batch_size = 2

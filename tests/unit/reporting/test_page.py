@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.reporting import documents as made
 
-from brim.errors import InputError
+from brim.errors import InputError, RecordError
 from brim.reporting.page import Document, read_documents, render_page
 from brim.reporting.page.page import sections_of
 
@@ -117,6 +117,7 @@ def test_nothing_of_a_user_is_markup_and_nothing_is_loaded():
         ('{"schema": "brim.report/1"}', "which no report shows"),
         ('{"schema": "brim.error/1", "error": {"message": "No GPU."}}', "says that brim failed: .*No GPU."),
         (b"\xff\xfe\x00", "is no text"),
+        ("[" * 100_000, "is not JSON that brim writes"),
     ],
 )
 def test_what_is_no_document_is_refused_with_what_to_do(tmp_path, content, message):
@@ -126,17 +127,64 @@ def test_what_is_no_document_is_refused_with_what_to_do(tmp_path, content, messa
         read_documents([str(path)])
 
 
+@pytest.mark.parametrize(
+    ("document", "path", "value", "message"),
+    [
+        (
+            made.findings,
+            ["findings", 0, "probes", 2, "peak_bytes"],
+            "much",
+            r'findings[0].probes[2].peak_bytes is "much"',
+        ),
+        (made.findings, ["findings", 0, "microbatch"], "many", 'findings[0].microbatch is "many"'),
+        (made.findings, ["findings", 1, "probes"], 3, "findings[1].probes is 3, expected a list."),
+        (made.findings, ["device", "fill"], 0, "device.fill is 0, expected a number above 0 and at most 1."),
+        (made.findings, ["findings", 0, "probes", 0, "verdict"], "so", "expected one of fits, oom, error, unclear."),
+        (made.prediction, ["peaks", 0, "device_bytes"], None, "peaks[0].device_bytes is null, expected a whole number"),
+        (made.prediction, ["timeline", "points"], [], "timeline.points is [], expected a list that is not empty."),
+        (made.plan, ["accumulation"], True, "accumulation is true, expected a whole number of at least 1, or null."),
+        (made.sweep, ["trials", 1, "metrics"], [0.5], "trials[1].metrics is [0.5], expected an object."),
+    ],
+)
+def test_a_field_of_another_type_is_named_with_what_was_expected(document, path, value, message):
+    data = document()
+    change(data, path, value)
+    with pytest.raises(RecordError, match=re.escape(message)) as caught:
+        section(data)
+    assert str(caught.value).startswith("x.json: ")
+    assert "write it again: brim " in str(caught.value)
+
+
 def test_a_document_that_was_cut_by_hand_is_refused_by_what_it_lacks():
     data = made.findings()
     del data["device"]
-    with pytest.raises(InputError, match=r"x\.json calls itself brim\.findings/1, .* it lacks 'device'"):
+    with pytest.raises(RecordError, match=r"x\.json: device is missing, expected an object"):
         section(data)
+
+
+def test_what_the_contract_leaves_out_may_be_missing_and_what_it_does_not_know_is_passed_over():
+    data = made.findings()
+    for finding in data["findings"]:
+        for name in ("note", "seconds", "throughput"):
+            del finding[name]
+        for probe in finding["probes"]:
+            for name in ("timings", "calls", "memory"):
+                del probe[name]
+            probe["of_tomorrow"] = 1
+    assert section(data).kind == "findings"
 
 
 def test_several_predictions_in_one_document_are_a_section_each(tmp_path):
     path = tmp_path / "x.json"
     path.write_text(json.dumps({"schema": "brim.prediction/1", "predictions": [made.prediction(), made.prediction()]}))
     assert len(sections_of(read_documents([str(path)]))) == 2
+
+
+def change(document, path, value):
+    *way, key = path
+    for step in way:
+        document = document[step]
+    document[key] = value
 
 
 def leaves(value, path=()):
@@ -150,11 +198,9 @@ def leaves(value, path=()):
 @given(data=st.data())
 def test_a_document_edited_by_hand_is_shown_or_refused(data):
     document = data.draw(st.sampled_from([made.findings, made.plan, made.prediction, made.sweep]))()
-    *way, key = data.draw(st.sampled_from([path for path in leaves(document) if path and path[0] != "schema"]))
-    place = document
-    for step in way:
-        place = place[step]
-    place[key] = data.draw(st.sampled_from([None, True, -1, 0, 1e300, float("nan"), "<b>", [], {}, [None], {"a": 1}]))
+    path = data.draw(st.sampled_from([path for path in leaves(document) if path and path[0] != "schema"]))
+    value = data.draw(st.sampled_from([None, True, -1, 0, 1e300, float("nan"), "<b>", [], {}, [None], {"a": 1}]))
+    change(document, path, value)
     # Whatever else is raised fails the test.
     with contextlib.suppress(InputError):
         assert section(document).kind in document["schema"]

@@ -3,9 +3,10 @@ import io
 from rich.console import Console
 
 from brim.cases import Case
-from brim.findings import Finding, Findings, Probe, Verdict
+from brim.findings import FASTEST, LARGEST, Finding, Findings, Probe, Verdict
+from brim.history import Remembered
 from brim.reporting.live import LiveObserver
-from brim.reporting.table import findings_table, notes_of
+from brim.reporting.table import findings_table, history_table, notes_of
 from brim.searching import Ask
 
 FITS = Probe(microbatch=28, verdict=Verdict.FITS, peak_bytes=800, step_seconds=0.5)
@@ -36,6 +37,16 @@ def test_the_table_shows_the_answer_its_fill_and_its_rate():
     assert "80%" in text
     assert "56.0" in text
     assert "nothing fits" in text
+
+
+def test_the_history_names_goals_only_where_they_differ():
+    largest, fastest = (
+        Remembered(created=0, workload="t.py:T", device="cpu", goal=goal, finding=FOUND) for goal in (LARGEST, FASTEST)
+    )
+    assert "goal" not in shown(history_table([largest], now=1))
+    told = shown(history_table([largest, fastest], now=1))
+    assert "largest" in told
+    assert "fastest" in told
 
 
 def test_text_from_users_is_not_taken_for_markup():

@@ -63,6 +63,23 @@ def test_no_line_is_longer_than_the_terminal(width):
     assert max(map(len, drawn(width).splitlines())) <= width
 
 
+@given(width=st.integers(33, 69))
+def test_a_narrow_terminal_wraps_and_cuts_nothing(width):
+    text = " ".join(drawn(width).split())
+    assert "…" not in text
+    for words in (
+        "240 of 350 W",
+        "12.0 GiB of 24.0 GiB",
+        "plan 2 fills 18.0 GiB to 22.0 GiB",
+        "does not answer any more",
+    ):
+        assert words in text
+
+
+def test_a_terminal_too_narrow_is_told_so_in_one_line():
+    assert drawn(25) == "25 columns; needs 33\n"
+
+
 def test_a_log_has_one_line():
     line = log_line((GPU, GONE, CPU), "step 3")
     assert line == (

@@ -8,7 +8,7 @@ import yaml
 from tests.conftest import WORKLOADS
 
 import brim
-from brim.errors import InputError
+from brim.errors import InputError, RecordError
 from brim.reporting.sweep import results_csv
 from brim.sweeping.results import TrialResult, overview, sort_results
 
@@ -122,6 +122,31 @@ def test_a_journal_that_was_mangled_is_refused_with_its_line(results):
     journal.write_text("\n".join(lines) + "\n")
     with pytest.raises(InputError, match=r"Line 2 of .*journal\.jsonl is not JSON"):
         list(brim.SweepResults.read(results.directory))
+
+
+def test_an_event_of_another_shape_is_refused_with_its_line_and_field(results):
+    journal = results.directory / "journal.jsonl"
+    written = journal.read_text()
+    for field, value, message in (
+        ("trial", 7, "trial is 7, expected the id of a trial."),
+        ("outcome", {"kind": "done"}, "outcome.metrics is missing, expected an object."),
+        ("outcome", None, "outcome is null, expected an object."),
+    ):
+        events = [json.loads(line) for line in written.splitlines()]
+        number = next(number for number, event in enumerate(events) if event["event"] == "ended")
+        events[number][field] = value
+        journal.write_text("".join(f"{json.dumps(event)}\n" for event in events))
+        with pytest.raises(RecordError, match=rf"^Line {number + 1} of .*journal\.jsonl: {message}"):
+            list(brim.SweepResults.read(results.directory))
+
+
+def test_a_plan_of_another_shape_is_refused_with_its_field(results):
+    path = results.directory / "plan.json"
+    document = json.loads(path.read_text())
+    document["dimensions"][0]["keys"] = "seed"
+    path.write_text(json.dumps(document))
+    with pytest.raises(RecordError, match=r'plan\.json: dimensions\[0\]\.keys is "seed", expected a list\.'):
+        brim.SweepResults.read(results.directory)
 
 
 def test_a_folder_without_a_sweep_is_refused(tmp_path):

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from brim.errors import InputError
+from brim.errors import InputError, RecordError
+from brim.records import check_record
+from brim.reporting.page.shapes import SHAPES
 from brim.sweeping.results import SweepResults
 
 STANDARD_INPUT = "-"
@@ -24,11 +26,23 @@ COMMANDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """One document, and where it was read from."""
+    """One document, and where it was read from.
+
+    Attributes:
+        where: Its place in a file of several, e.g. `predictions[1]`.
+    """
 
     source: str
     schema: str
     data: dict[str, Any]
+    where: str = ""
+
+    def check(self) -> None:
+        """Raise a RecordError where a field is not as brim writes it."""
+        try:
+            check_record(self.data, SHAPES[self.schema], where=self.where)
+        except RecordError as error:
+            raise error.told_of(self.source, f"Mend it, or write it again: {COMMANDS[self.schema]}.") from error
 
 
 def read_documents(sources: Sequence[str]) -> list[Document]:
@@ -45,8 +59,11 @@ def _read(source: str) -> Iterator[Document]:
     data = _parse(source, _text(source))
     schema = _check_schema(source, data)
     several = data.get("predictions")
-    for each in several if isinstance(several, list) else [data]:
-        yield Document(source=source, schema=schema, data=each)
+    if not isinstance(several, list):
+        yield Document(source=source, schema=schema, data=data)
+        return
+    for index, each in enumerate(several):
+        yield Document(source=source, schema=schema, data=each, where=f"predictions[{index}]")
 
 
 def _text(source: str) -> str:
@@ -65,6 +82,8 @@ def _parse(source: str, text: str) -> dict[str, Any]:
         data = json.loads(text)
     except json.JSONDecodeError as error:
         raise InputError(f"{source}, line {error.lineno}, is not JSON: {error.msg}. {_MAKE_ONE}") from error
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, lists thousands deep
+        raise InputError(f"{source} is not JSON that brim writes: {error}. {_MAKE_ONE}") from error
     if not isinstance(data, dict):
         raise InputError(f"{source} is JSON, but no document of brim's. {_MAKE_ONE}")
     return data

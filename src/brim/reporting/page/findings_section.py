@@ -221,7 +221,7 @@ def _probe_tip(probe: Probe) -> str:
 
 
 def _what(findings: Findings) -> str:
-    return "fastest microbatch" if findings.strategy == "fastest" else "largest microbatch"
+    return f"{findings.goal} microbatch"
 
 
 def _answer(finding: Finding) -> str:

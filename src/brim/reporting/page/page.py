@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 from brim.errors import InputError
-from brim.reporting.page.documents import Document
+from brim.reporting.page.documents import COMMANDS, Document
 from brim.reporting.page.findings_section import findings_section
 from brim.reporting.page.plan_section import plan_section
 from brim.reporting.page.prediction_section import prediction_section
@@ -55,10 +55,14 @@ def render_page(documents: Sequence[Document], *, title: str = "brim report") ->
 
 
 def _section(document: Document) -> Section:
+    document.check()
     try:
         return _SECTIONS[document.schema](document.data)
+    except InputError as error:
+        raise InputError(f"{document.source}: {error}") from error
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError) as error:
-        what = f"it lacks {error}" if isinstance(error, KeyError) else str(error).rstrip(".")
+        # Each field is as it should be, and yet they do not go together.
         raise InputError(
-            f"{document.source} calls itself {document.schema}, but is not as brim writes it: {what}. Write it again."
+            f"{document.source} calls itself {document.schema}, but its fields contradict each other "
+            f"({type(error).__name__}: {error}). Write it again: {COMMANDS[document.schema]}."
         ) from error
