@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
+from brim.tracing import unknown
 from brim.workload import Workload
 
 # Up to this many elements, what is made on the host keeps its values: libraries ask for them.
@@ -43,6 +44,8 @@ def fake_tensors(*, on_cuda: bool = False) -> Iterator[FakeTensorMode]:
     with (
         mock.patch.object(torch.utils, "swap_tensors", _take_data),
         mock.patch.object(fake_tensor, "CONSTANT_NUMEL_LIMIT", _KNOWN_ELEMENTS),
+        # What fails is told by whoever traces.
+        mock.patch.object(fake_tensor.log, "disabled", new=True),
         # A copy of a module's tensors would copy their mode too, and every view of a stranger's tensor is a new one.
         mock.patch.object(FakeTensorMode, "__deepcopy__", _itself, create=True),
         FakeTensorMode(allow_non_fake_inputs=True) as mode,
@@ -93,7 +96,7 @@ def _fake_module(module: nn.Module, fake: Callable[[torch.Tensor], torch.Tensor]
 
 
 class _KnownValues(TorchFunctionMode):
-    """Makes small tensors on the host for real, so that questions about their values have an answer."""
+    """Answers questions about values: small tensors on the host are made for real, of others little is known."""
 
     def __init__(self, mode: FakeTensorMode, *, on_cuda: bool) -> None:
         super().__init__()
@@ -108,6 +111,9 @@ class _KnownValues(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        result = unknown.answer(func, args, kwargs)
+        if result is not NotImplemented:
+            return result
         if func not in _FACTORIES or kwargs.get("device") not in self._host_devices:
             return func(*args, **kwargs)
         if not _is_small(func, args, kwargs):

@@ -15,7 +15,7 @@ _CPU = torch.device("cpu")
 _DIRECT_NAMES = """
 alias detach view _unsafe_view t transpose.int permute expand unsqueeze squeeze.dim squeeze.dims select.int
 slice.Tensor split.Tensor split_with_sizes unbind.int as_strided
-mm bmm baddbmm mean.dim sum.dim_IntList cat clone _to_copy empty_like zeros_like ones_like new_empty new_zeros
+bmm baddbmm mean.dim sum.dim_IntList cat clone _to_copy empty_like zeros_like ones_like new_empty new_zeros
 _softmax _log_softmax
 add_.Tensor add_.Scalar sub_.Tensor mul_.Tensor mul_.Scalar div_.Tensor div_.Scalar addcmul_ addcdiv_ sqrt_ copy_
 zero_ fill_.Scalar relu_ silu_ sigmoid_ uniform_ normal_ clamp_ erfinv_
@@ -97,8 +97,12 @@ def _batch_norm_backward(
     return _like_wanted((images, parameter, parameter), wanted)
 
 
-def _layer_norm(values: Any, normalized: Sequence[int], *_: Any) -> Any:
+def _layer_norm(values: Any, normalized: Sequence[int], weight: Any, bias: Any, *_: Any) -> Any:
     kept = values.dim() - len(normalized)
+    if any(each is not None and each.shape != values.shape[kept:] for each in (weight, bias)):
+        return NotImplemented
+    if kept < 0 or list(values.shape[kept:]) != list(normalized):
+        return NotImplemented
     statistics = (*values.shape[:kept], *[1] * len(normalized))
     result = torch.empty_like(values, memory_format=torch.contiguous_format)
     return result, values.new_empty(statistics), values.new_empty(statistics)
@@ -152,6 +156,8 @@ def _convolution(
 ) -> Any:
     if transposed or not _is_plain_convolution(images, weight, groups):
         return NotImplemented
+    if bias is not None and bias.shape != weight.shape[:1]:
+        return NotImplemented
     pixels = [
         (length + 2 * pad - step * (kernel - 1) - 1) // jump + 1
         for length, pad, step, kernel, jump in zip(
@@ -193,8 +199,22 @@ def _convolution_format(images: Any, weight: Any) -> Any:
 
 
 def _addmm(bias: Any, left: Any, right: Any, **_: Any) -> Any:
-    is_plain = left.dim() == right.dim() == 2 and left.dtype is right.dtype is bias.dtype
-    return left.new_empty((left.shape[0], right.shape[1])) if is_plain else NotImplemented
+    _check_types(left, right)
+    is_plain = left.dim() == right.dim() == 2 and left.shape[1] == right.shape[0] and left.dtype is bias.dtype
+    if not is_plain or bias.shape != right.shape[1:]:
+        return NotImplemented
+    return left.new_empty((left.shape[0], right.shape[1]))
+
+
+def _mm(left: Any, right: Any) -> Any:
+    _check_types(left, right)
+    return _aten.mm.default(left, right)
+
+
+def _check_types(left: torch.Tensor, right: torch.Tensor) -> None:
+    """Refuse what fake tensors let pass and real ones do not."""
+    if left.dtype is not right.dtype:
+        raise RuntimeError(f"mat1 and mat2 must have the same dtype, but got {left.dtype} and {right.dtype}")
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
@@ -217,6 +237,7 @@ _SHAPE_FUNCTIONS: Mapping[Any, Callable[..., Any]] = {
     **dict.fromkeys(_ELEMENTWISE, _like_first),
     **_NORMS,
     _aten.addmm.default: _addmm,
+    _aten.mm.default: _mm,
     _aten.empty.memory_format: _empty,
     _aten.convolution.default: _convolution,
     _aten.convolution_backward.default: _convolution_backward,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 import re
+import sys
 import traceback
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,6 +81,7 @@ def trace(
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
+        stack.enter_context(redirect_stdout(sys.stderr))  # what the workload prints is no part of an answer
         if capability is not None:
             stack.enter_context(as_on_cuda(capability))
         mode = stack.enter_context(fake_tensors(on_cuda=capability is not None))

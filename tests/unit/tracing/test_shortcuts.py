@@ -64,3 +64,23 @@ def test_a_convolution_that_does_not_match_fails_as_it_does_without():
 def test_a_tensor_on_the_meta_device_stays_there():
     with FakeTensorMode(allow_non_fake_inputs=True) as mode, Ledger(shortcuts=Shortcuts(mode)):
         assert torch.empty(2, device="meta").device.type == "meta"
+
+
+MISTAKES = {
+    "features": lambda: F.linear(torch.empty(3, 65), torch.empty(10, 64), torch.empty(10)),
+    "features without a bias": lambda: F.linear(torch.empty(3, 65), torch.empty(10, 64)),
+    "a bias": lambda: F.linear(torch.empty(3, 64), torch.empty(10, 64), torch.empty(9)),
+    "types": lambda: F.linear(torch.empty(3, 64, dtype=torch.float64), torch.empty(10, 64), torch.empty(10)),
+    "types without a bias": lambda: F.linear(torch.empty(3, 64, dtype=torch.float64), torch.empty(10, 64)),
+    "a norm's features": lambda: F.layer_norm(torch.empty(3, 65), (64,), torch.empty(64), torch.empty(64)),
+    "a norm's weight": lambda: F.layer_norm(torch.empty(3, 64), (64,), torch.empty(63), torch.empty(64)),
+    "a convolution's bias": lambda: F.conv2d(torch.empty(1, 3, 8, 8), torch.empty(4, 3, 3, 3), torch.empty(5)),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_what_torch_refuses_is_refused_on_fake_tensors_too(name):
+    with pytest.raises(RuntimeError):
+        MISTAKES[name]()
+    with FakeTensorMode() as mode, Ledger(shortcuts=Shortcuts(mode)), pytest.raises(RuntimeError):
+        MISTAKES[name]()
