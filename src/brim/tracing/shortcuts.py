@@ -15,10 +15,13 @@ _CPU = torch.device("cpu")
 _DIRECT_NAMES = """
 alias detach view _unsafe_view t transpose.int permute expand unsqueeze squeeze.dim squeeze.dims select.int
 slice.Tensor split.Tensor split_with_sizes unbind.int as_strided
-bmm baddbmm mean.dim sum.dim_IntList cat clone _to_copy empty_like zeros_like ones_like new_empty new_zeros
+bmm baddbmm mean.dim cat clone _to_copy empty_like zeros_like ones_like new_empty new_zeros
 _softmax _log_softmax
-add_.Tensor add_.Scalar sub_.Tensor mul_.Tensor mul_.Scalar div_.Tensor div_.Scalar addcmul_ addcdiv_ sqrt_ copy_
-zero_ fill_.Scalar relu_ silu_ sigmoid_ uniform_ normal_ clamp_ erfinv_
+"""
+# Operators that return their first tensor, changed.
+_IN_PLACE_NAMES = """
+add_.Tensor add_.Scalar sub_.Tensor mul_.Tensor mul_.Scalar div_.Tensor div_.Scalar addcmul_ addcdiv_ lerp_.Scalar sqrt_
+copy_ zero_ fill_.Scalar relu_ silu_ sigmoid_ uniform_ normal_ clamp_ erfinv_
 """
 # Of those, operators whose result is like their tensors where these are all of one shape, type and layout.
 _ARITHMETIC_NAMES = "add.Tensor sub.Tensor mul.Tensor div.Tensor mul.Scalar div.Scalar"
@@ -36,6 +39,7 @@ def _overload(name: str) -> Any:
 
 
 _DIRECT = frozenset(_overload(name) for name in _DIRECT_NAMES.split())
+_IN_PLACE = frozenset(_overload(name) for name in _IN_PLACE_NAMES.split())
 _ARITHMETIC = frozenset(_overload(name) for name in _ARITHMETIC_NAMES.split())
 _ELEMENTWISE = frozenset(_overload(name) for name in _ELEMENTWISE_NAMES.split())
 
@@ -134,7 +138,40 @@ def _like_first(*args: Any, **kwargs: Any) -> Any:
 def _like_first_or(func: Any) -> Callable[..., Any]:
     def shape_function(*args: Any, **kwargs: Any) -> Any:
         result = _like_first(*args, **kwargs)
+        if result is NotImplemented:
+            result = _like_larger(*args)
         return func(*args, **kwargs) if result is NotImplemented else result
+
+    return shape_function
+
+
+def _like_larger(first: Any, second: Any, *_: Any) -> Any:
+    """Return what arithmetic makes of two plain tensors of one type, the smaller of which is repeated."""
+    if not isinstance(second, torch.Tensor) or first.dtype is not second.dtype:
+        return NotImplemented
+    smaller, larger = sorted((first, second), key=lambda tensor: tensor.dim())
+    if smaller.numel() > larger.numel():
+        smaller, larger = larger, smaller
+    lengths = zip(reversed(smaller.shape), reversed(larger.shape), strict=False)
+    is_plain = larger.is_floating_point() and smaller.is_contiguous() and larger.is_contiguous()
+    if not is_plain or smaller.dim() > larger.dim() or any(each not in (1, other) for each, other in lengths):
+        return NotImplemented
+    return torch.empty_like(larger)
+
+
+def _sum(values: Any, dims: Sequence[int] | None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    if not dims or dtype is not None or not values.is_floating_point() or not values.is_contiguous():
+        return _aten.sum.dim_IntList(values, dims, keepdim, dtype=dtype)
+    gone = {dim % max(values.dim(), 1) for dim in dims}
+    lengths = [1 if dim in gone else length for dim, length in enumerate(values.shape) if keepdim or dim not in gone]
+    return values.new_empty(lengths)
+
+
+def _first_or(func: Any) -> Callable[..., Any]:
+    def shape_function(first: Any, *args: Any, **kwargs: Any) -> Any:
+        others = [value for value in args if isinstance(value, torch.Tensor)]
+        is_plain = first.is_floating_point() and all(other.shape == first.shape or not other.dim() for other in others)
+        return first if is_plain else func(first, *args, **kwargs)
 
     return shape_function
 
@@ -233,11 +270,13 @@ _NORMS: Mapping[Any, Callable[..., Any]] = {
 }
 _SHAPE_FUNCTIONS: Mapping[Any, Callable[..., Any]] = {
     **{func: func for func in _DIRECT},
+    **{func: _first_or(func) for func in _IN_PLACE},
     **{func: _like_first_or(func) for func in _ARITHMETIC},
     **dict.fromkeys(_ELEMENTWISE, _like_first),
     **_NORMS,
     _aten.addmm.default: _addmm,
     _aten.mm.default: _mm,
+    _aten.sum.dim_IntList: _sum,
     _aten.empty.memory_format: _empty,
     _aten.convolution.default: _convolution,
     _aten.convolution_backward.default: _convolution_backward,

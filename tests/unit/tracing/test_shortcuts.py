@@ -30,7 +30,34 @@ def _broadcast():
     return wide * narrow, wide + half, half / 3, wide - half.transpose(2, 3), half * narrow[0, 0, 0]
 
 
+def _repeat():
+    wide, row, column = torch.empty(2, 8, 6), torch.empty(6), torch.empty(8, 1)
+    ones = torch.empty(1, 1, 1, 6), torch.empty(()), torch.empty(2, 8, 6).transpose(0, 1)
+    return *(wide * row, row - wide, wide + column, column / row), *(wide * other for other in ones[:2]), ones[2] + row
+
+
+def _reduce():
+    wide = torch.empty(2, 8, 6, dtype=torch.float16)
+    images = torch.empty(2, 8, 6, 6).contiguous(memory_format=CHANNELS_LAST)
+    sums = [wide.sum(dim, keepdim=keep) for dim in (0, -1, (0, 2), (0, 1, 2)) for keep in (False, True)]
+    return *sums, wide.sum((), dtype=torch.float32), images.sum((0, 2)), images.sum(1, keepdim=True), wide.long().sum(0)
+
+
+def _in_place():
+    values, other = torch.empty(4, 6), torch.empty(6)
+    whole = torch.empty(4, 6, dtype=torch.long)
+    return (
+        values.mul_(2).add_(other).clamp_(0, 1),
+        values.copy_(other),
+        values.lerp_(values, 0.5),
+        whole.add_(1).mul_(whole),
+    )
+
+
 JOBS = {
+    "repeat": _repeat,
+    "reduce": _reduce,
+    "in place": _in_place,
     "strided": _convolve(torch.contiguous_format, torch.contiguous_format, groups=2, stride=2, padding=(1, 2)),
     "channels last": _convolve(CHANNELS_LAST, CHANNELS_LAST, groups=2, dilation=2),
     "one channels last": _convolve(torch.contiguous_format, CHANNELS_LAST, groups=2),
@@ -67,6 +94,9 @@ def test_a_tensor_on_the_meta_device_stays_there():
 
 
 MISTAKES = {
+    "in place": lambda: torch.empty(3).add_(torch.empty(2, 3)),
+    "whole numbers": lambda: torch.ones(3, dtype=torch.long).div_(torch.ones(3)),
+    "lengths": lambda: torch.empty(3, 4) * torch.empty(3),
     "features": lambda: F.linear(torch.empty(3, 65), torch.empty(10, 64), torch.empty(10)),
     "features without a bias": lambda: F.linear(torch.empty(3, 65), torch.empty(10, 64)),
     "a bias": lambda: F.linear(torch.empty(3, 64), torch.empty(10, 64), torch.empty(9)),
