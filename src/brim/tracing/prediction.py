@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,9 +13,10 @@ from brim.devices.device import check_fill
 from brim.errors import InputError
 from brim.searching.bounds import LARGEST_MICROBATCH
 from brim.tracing.allocator import AllocatorFullError, AllocatorPeaks, replay
+from brim.tracing.changes import TracedJob
 from brim.tracing.cuda_like import has_flash_attention
 from brim.tracing.overheads import CONTEXT_DOUBT_BYTES, context_bytes, cublas_bytes
-from brim.tracing.remedies import remedy
+from brim.tracing.remedies import Remedies
 from brim.tracing.runtime import Runtime, runtime_here
 from brim.tracing.sizes import TracedSizes
 from brim.tracing.timeline import timeline
@@ -99,10 +100,13 @@ class Prediction:
         return self._traced.is_exact
 
     def peak(self, microbatch: int) -> MemoryPeak:
-        """Return the peaks of a microbatch; of one that does not fit, what it would need."""
+        """Return the peaks of a microbatch; of one that does not fit, what it would need without any cached memory."""
         _check_microbatch(microbatch)
-        peaks = self._replay(microbatch, self._capacity_bytes()) or self._replay(microbatch, None)
-        assert peaks is not None
+        peaks = self._replay(microbatch, self._capacity_bytes())
+        if peaks is None:
+            endless = self._replay(microbatch, None)
+            assert endless is not None
+            peaks = replace(endless, reserved_bytes=endless.allocated_bytes)
         return MemoryPeak(
             allocated_bytes=peaks.allocated_bytes,
             reserved_bytes=peaks.reserved_bytes,
@@ -158,19 +162,20 @@ class Prediction:
         }
 
     def missing_bytes(self, microbatch: int = 1) -> int:
-        """Return by how much a microbatch passes the device's memory; 0 where it fits."""
-        if self.fits(microbatch):
-            return 0
+        """Return by how much a microbatch passes the device's memory; 0 where it fits, or would if not fragmented."""
         return max(0, self.peak(microbatch).device_bytes - int(self.gpu.memory_bytes * self.fill))
 
     def remedy(self, microbatch: int = 1) -> str | None:
         """Return the cheapest change that would make a microbatch fit; None where it fits."""
-        missing_bytes = self.missing_bytes(microbatch)
-        if not missing_bytes:
+        if self.fits(microbatch):
             return None
-        peak = self.peak(microbatch)
-        cached_bytes = peak.reserved_bytes - peak.allocated_bytes
-        return remedy(self.breakdown(microbatch), missing_bytes=missing_bytes, cached_bytes=cached_bytes)
+        remedies = Remedies(
+            TracedJob(record=self._traced.record(microbatch), is_training=self.kind == "train"),
+            capacity_bytes=self._capacity_bytes(),
+            workspaces=cublas_bytes(self.gpu, trains=self.kind == "train"),
+            expandable=self.runtime.expandable_segments,
+        )
+        return remedies.advice()
 
     def _replay(self, microbatch: int, capacity_bytes: int | None) -> AllocatorPeaks | None:
         key = (microbatch, capacity_bytes)

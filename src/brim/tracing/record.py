@@ -27,12 +27,17 @@ KINDS = ("parameters", "gradients", "optimizer", "activations", "inputs", "tempo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:
-    """One storage: how large, when and where it was made, and what it turned out to be for."""
+    """One storage: how large, when and where it was made, and what it turned out to be for.
+
+    Attributes:
+        float_bytes: Of one value, where they are floating-point numbers; else 0.
+    """
 
     num_bytes: int
     phase: Phase
     module: str
     kind: str | None = None
+    float_bytes: int = 0
 
     def marked(self, kind: str, module: str) -> Storage:
         """Return the same storage with its kind and its owner; the first mark stays."""
