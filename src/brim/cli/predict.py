@@ -22,7 +22,10 @@ def command(
         list[str] | None, typer.Option(help="A name of `brim gpus`; repeated flags make columns.", metavar="NAME")
     ] = None,
     memory: Annotated[
-        str | None, typer.Option(help="Instead of --gpu: the memory that torch reports, e.g. 23.7GiB.")
+        str | None,
+        typer.Option(
+            help="Any other card: the memory that torch reports, e.g. 23.7GiB; a column beside those of --gpu."
+        ),
     ] = None,
     case: Annotated[
         list[str] | None,
@@ -51,6 +54,10 @@ def command(
     cases = parse_cases(case or [])
     if microbatch is not None and microbatch < 1:
         raise InputError(f"--microbatch is {microbatch}. Use a whole number of at least 1.")
+    if microbatch is not None and cap is not None:
+        raise InputError(
+            "--cap ends the search for the largest, and --microbatch shows one size alone. Use one of them."
+        )
     from brim.tracing.prediction import predict_all
     from brim.tracing.runtime import runtime_here
 

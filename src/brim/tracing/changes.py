@@ -10,7 +10,7 @@ from itertools import groupby
 from brim.tracing.record import Phase, Record, Storage
 
 _FLOAT32_BYTES = 4
-# The loop over parameters of torch's Adam holds a root and its quotient, and still the last one's: `_single_tensor_adam`.
+# The loop of torch's Adam holds a root and its quotient, and still the last parameter's: `_single_tensor_adam`.
 _NUM_LOOP_TEMPORARIES = 3
 # How deep into names such as `model.layers.0.mlp` blocks to recompute are looked for.
 _MOST_DEPTH = 4

@@ -41,7 +41,9 @@ def test_nothing_fits_is_exit_code_3_with_what_is_missing(brim_cli):
         ([], "Which GPU?"),
         (["--gpu", "t4", "--microbatch", "0"], "--microbatch is 0"),
         (["--gpu", "t4", "--fill", "1.7"], "fill is 1.7"),
+        (["--gpu", "t4", "--microbatch", "4", "--cap", "2"], "Use one of them"),
         (["--memory", "12parsecs"], "'12parsecs' is not a memory size"),
+        (["--memory", "23.7"], "Memory size '23.7' has no unit"),
     ],
 )
 def test_bad_input_is_exit_code_2_and_one_clear_message(brim_cli, arguments, message):

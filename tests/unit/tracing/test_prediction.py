@@ -224,10 +224,13 @@ def test_a_custom_operator_without_a_fake_implementation_is_named():
         predict(Custom, gpu="rtx-3090")
 
 
-def test_a_workload_that_needs_a_real_gpu_to_build_is_told_where_and_what_to_do():
+@pytest.mark.parametrize(
+    "error", [RuntimeError("No CUDA GPUs are available"), AssertionError("needs a GPU"), RuntimeError("cuda, please")]
+)
+def test_a_workload_that_needs_a_real_gpu_to_build_is_told_where_and_what_to_do(error):
     class NeedsGpu(Mlp):
         def build(self):
-            raise RuntimeError("No CUDA GPUs are available")
+            raise error
 
     with pytest.raises(TraceError, match=r"build .*test_prediction.py:\d+ .*needs a real GPU.*`\.to\(self\.device\)`"):
         predict(NeedsGpu, gpu="rtx-3090")
