@@ -48,7 +48,7 @@ def command(
     The step runs on fake tensors, and CUDA's allocator is replayed over what it asks for.
     """
     from brim.cases import parse_cases
-    from brim.cli.output import print_json, print_predictions
+    from brim.cli.output import print_json, print_predictions, telling
 
     found = _gpus(gpu or [], memory)
     cases = parse_cases(case or [])
@@ -62,7 +62,11 @@ def command(
     from brim.tracing.runtime import runtime_here
 
     runtime = runtime_here(cuda=cuda, expandable_segments=expandable_segments)
-    predictions = predict_all(workload, gpus=found, cases=cases, runtime=runtime, fill=fill, cap=cap)
+    with telling() as tell:
+        predictions = predict_all(workload, gpus=found, cases=cases, runtime=runtime, fill=fill, cap=cap, tell=tell)
+        for prediction in predictions if microbatch is None else []:
+            tell(f"searching {prediction.case} on {prediction.gpu.name}")
+            _ = prediction.interval  # found once, and then known
     if json:
         documents = [prediction.to_dict(workload, microbatch=microbatch) for prediction in predictions]
         several = {"schema": documents[0]["schema"], "predictions": documents}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -102,15 +102,14 @@ class Prediction:
     def peak(self, microbatch: int) -> MemoryPeak:
         """Return the peaks of a microbatch; of one that does not fit, what it would need without any cached memory."""
         _check_microbatch(microbatch)
-        peaks = self._replay(microbatch, self._capacity_bytes())
-        if peaks is None:
-            endless = self._replay(microbatch, None)
-            assert endless is not None
-            peaks = replace(endless, reserved_bytes=endless.allocated_bytes)
+        fitting = self._replay(microbatch, self._capacity_bytes())
+        peaks = fitting or self._replay(microbatch, None)
+        assert peaks is not None
+        reserved_bytes = peaks.reserved_bytes if fitting else peaks.allocated_bytes
         return MemoryPeak(
             allocated_bytes=peaks.allocated_bytes,
-            reserved_bytes=peaks.reserved_bytes,
-            device_bytes=peaks.reserved_bytes + self.context_bytes,
+            reserved_bytes=reserved_bytes,
+            device_bytes=reserved_bytes + self.context_bytes,
         )
 
     def breakdown(self, microbatch: int) -> dict[str, int]:
@@ -145,7 +144,13 @@ class Prediction:
             "largest": self.largest,
             "interval": list(self.interval),
             "peaks": [
-                {"microbatch": size, **asdict(self.peak(size)), "breakdown": self.breakdown(size)} for size in sizes
+                {
+                    "microbatch": size,
+                    "fits": self.fits(size),
+                    **asdict(self.peak(size)),
+                    "breakdown": self.breakdown(size),
+                }
+                for size in sizes
             ],
             "modules": [
                 {"name": name, "bytes": size} for name, size in list(self.modules(shown).items())[:NUM_MODULES]
@@ -169,13 +174,12 @@ class Prediction:
         """Return the cheapest change that would make a microbatch fit; None where it fits."""
         if self.fits(microbatch):
             return None
-        remedies = Remedies(
+        return Remedies(
             TracedJob(record=self._traced.record(microbatch), is_training=self.kind == "train"),
             capacity_bytes=self._capacity_bytes(),
             workspaces=cublas_bytes(self.gpu, trains=self.kind == "train"),
             expandable=self.runtime.expandable_segments,
-        )
-        return remedies.advice()
+        ).advice()
 
     def _replay(self, microbatch: int, capacity_bytes: int | None) -> AllocatorPeaks | None:
         key = (microbatch, capacity_bytes)
@@ -264,8 +268,9 @@ def predict_all(
     runtime: Runtime,
     fill: float = 1.0,
     cap: int | None = None,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> list[Prediction]:
-    """Predict every case on every GPU; GPUs that run the same kernels share their traces."""
+    """Predict every case on every GPU; GPUs that run the same kernels share their traces, each told of before."""
     check_fill(fill)
     if cap is not None:
         _check_microbatch(cap, "cap")
@@ -277,6 +282,7 @@ def predict_all(
         for gpu in found:
             generation = has_flash_attention(gpu.capability)
             if generation not in traced:
+                tell(f"tracing {case} for {gpu.name}")
                 traced[generation] = TracedSizes(loaded, case, capability=gpu.capability)
             predictions.append(Prediction(traced[generation], gpu=gpu, runtime=runtime, fill=fill, cap=cap))
     return predictions

@@ -185,7 +185,7 @@ def _peak_table(data: Mapping[str, Any]) -> Table:
                 memory(peak["allocated_bytes"]),
                 memory(peak["reserved_bytes"]),
                 memory(peak["device_bytes"]),
-                "fits" if peak["device_bytes"] <= limit else "does not fit",
+                "fits" if peak.get("fits", peak["device_bytes"] <= limit) else "does not fit",
             )
             for peak in data["peaks"]
         ],
