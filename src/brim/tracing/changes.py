@@ -47,6 +47,25 @@ class TracedJob:
             for storage in self.record.storages
         )
 
+    @cached_property
+    def recomputable(self) -> frozenset[int]:
+        """The activations that checkpointing need not keep, at best.
+
+        Segments are recomputed one at a time: what is handed from each to the next is kept, and the largest of them is
+        there whole. They are runs of modules; which ones need least is tried out.
+        """
+        activations = [number for number, kind in enumerate(self.kinds) if kind == "activations"]
+        first = self.record.step_starts[-1] if self.record.step_starts else 0
+        names = {number: self.record.storages[number].module for number in activations if number >= first}
+        inside = [number for number, name in names.items() if name]
+        choices = [set(inside)]
+        for depth in range(1, _MOST_DEPTH + 1):
+            blocks = _runs(inside, {number: ".".join(name.split(".")[:depth]) for number, name in names.items()})
+            choices += [_kept(segments, names, self.sizes) for segments in _cuts(blocks, self.sizes)]
+        kept = min(choices, key=lambda numbers: sum(self.sizes[number] for number in numbers))
+        outside = {number for number, name in names.items() if not name}  # no module to run again
+        return frozenset(activations) - kept - outside
+
     def events(self, sizes: Sequence[int]) -> list[tuple[int, int]]:
         """Return the births and deaths with other sizes; what has none is not born."""
         return [
@@ -145,24 +164,10 @@ def sharded(job: TracedJob, sizes: Sequence[int], *, num_ranks: int) -> list[int
 
 
 def checkpointed(job: TracedJob, sizes: Sequence[int]) -> list[int]:
-    """Keep of the activations the best that segments recomputed one at a time can do.
-
-    That is what is handed from each to the next, and the largest of them whole. The segments are runs of modules; which
-    ones need least is tried out.
-    """
-    activations = [number for number, kind in enumerate(job.kinds) if kind == "activations"]
-    first = job.record.step_starts[-1] if job.record.step_starts else 0
-    names = {number: job.record.storages[number].module for number in activations if number >= first}
-    inside = [number for number, name in names.items() if name]
-    choices = [set(inside)]
-    for depth in range(1, _MOST_DEPTH + 1):
-        blocks = _runs(inside, {number: ".".join(name.split(".")[:depth]) for number, name in names.items()})
-        choices += [_kept(segments, names, sizes) for segments in _cuts(blocks, sizes)]
-    kept = min(choices, key=lambda numbers: sum(sizes[number] for number in numbers))
-    kept |= {number for number, name in names.items() if not name}  # no module to recompute
+    """Drop the activations that are made again in the backward pass."""
     changed = list(sizes)
-    for number in activations:
-        changed[number] = sizes[number] if number in kept else 0
+    for number in job.recomputable:
+        changed[number] = 0
     return changed
 
 

@@ -143,20 +143,12 @@ class Prediction:
             "gpu": {"name": self.gpu.name, "memory_bytes": self.gpu.memory_bytes},
             "largest": self.largest,
             "interval": list(self.interval),
-            "peaks": [
-                {
-                    "microbatch": size,
-                    "fits": self.fits(size),
-                    **asdict(self.peak(size)),
-                    "breakdown": self.breakdown(size),
-                }
-                for size in sizes
-            ],
+            "peaks": [{**self._point(size), **asdict(self.peak(size))} for size in sizes],
             "modules": [
                 {"name": name, "bytes": size} for name, size in list(self.modules(shown).items())[:NUM_MODULES]
             ],
             "curve": [
-                {"microbatch": size, "device_bytes": self.peak(size).device_bytes, "breakdown": self.breakdown(size)}
+                {**self._point(size), "device_bytes": self.peak(size).device_bytes}
                 # Off the line every size is a trace of its own.
                 for size in (_curve_sizes(shown) if self.is_exact else sizes)
             ],
@@ -180,6 +172,9 @@ class Prediction:
             workspaces=cublas_bytes(self.gpu, trains=self.kind == "train"),
             expandable=self.runtime.expandable_segments,
         ).advice()
+
+    def _point(self, microbatch: int) -> dict[str, Any]:
+        return {"microbatch": microbatch, "fits": self.fits(microbatch), "breakdown": self.breakdown(microbatch)}
 
     def _replay(self, microbatch: int, capacity_bytes: int | None) -> AllocatorPeaks | None:
         key = (microbatch, capacity_bytes)

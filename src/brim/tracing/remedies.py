@@ -70,16 +70,14 @@ class Remedies:
         Each is a part of a sentence about the job.
         """
         changes = [change for change in self._changes() if self._applies(change)]
-        shards = [None] if self._applies(_sharding(_MOST_RANKS)) else []  # over how many GPUs is to be found
-        for num_changes in range(1, len(changes) + len(shards) + 1):
-            for chosen in combinations([*changes, *shards], num_changes):
-                named = [change for change in chosen if change is not None]
-                if None not in chosen:
-                    if self._fits(named):
-                        return self._told(named)
-                elif (num_ranks := self._fewest_ranks(named)) is not None:
-                    return self._told([*named, _sharding(num_ranks)])
-        return self._shortfall([*changes, *(_sharding(_MOST_RANKS) for _ in shards)])
+        shards = [_sharding(_MOST_RANKS)] if self._applies(_sharding(_MOST_RANKS)) else []
+        every = [*changes, *shards]
+        if self._has_room(self._sizes(every)):
+            for num_changes in range(1, len(every) + 1):
+                for chosen in combinations(every, num_changes):
+                    if self._fits(chosen):
+                        return self._told(self._with_fewest_ranks(chosen) if chosen[-1] in shards else chosen)
+        return self._shortfall(every)
 
     def _applies(self, change: Change) -> bool:
         return change.apply is None or change.apply(self._job, self._job.sizes) != self._job.sizes
@@ -101,20 +99,22 @@ class Remedies:
         if job.share_of_float32("activations") >= _DOMINATES:
             yield Change(name="autocast to half precision", apply=with_autocast, is_bound=True)
 
-    def _fewest_ranks(self, others: Sequence[Change]) -> int | None:
-        """Return over how many GPUs the job must be sharded to fit; None where no number does."""
+    def _with_fewest_ranks(self, changes: Sequence[Change]) -> Sequence[Change]:
+        """Return changes, the last of which is sharding, with the fewest GPUs that still do."""
         low, high = 1, _MOST_RANKS
-        if not self._fits([*others, _sharding(high)]):
-            return None
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (low, middle) if self._fits([*others, _sharding(middle)]) else (middle, high)
-        return high
+            low, high = (low, middle) if self._fits([*changes[:-1], _sharding(middle)]) else (middle, high)
+        return [*changes[:-1], _sharding(high)]
+
+    def _has_room(self, sizes: Sequence[int]) -> bool:
+        """Return whether the tensors alone fit, whatever the allocator does."""
+        return self._job.peak_bytes(sizes) + sum(self._workspaces) <= self._capacity_bytes
 
     def _fits(self, changes: Sequence[Change]) -> bool:
         sizes = self._sizes(changes)
-        if self._job.peak_bytes(sizes) + sum(self._workspaces) > self._capacity_bytes:
-            return False  # whatever the allocator does
+        if not self._has_room(sizes):
+            return False
         events = [(-1 - index, size) for index, size in enumerate(self._workspaces)]
         expandable = self._expandable or any(change.apply is None for change in changes)
         try:
