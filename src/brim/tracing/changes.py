@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -147,20 +148,18 @@ def in_half_precision(job: TracedJob, sizes: Sequence[int]) -> list[int]:
 
 def sharded(job: TracedJob, sizes: Sequence[int], *, num_ranks: int) -> list[int]:
     """Divide weights, gradients, the optimizer's state and its temporaries; the largest module is gathered whole."""
-    modules: dict[str, int] = {}
-    for storage, kind, size in zip(job.record.storages, job.kinds, sizes, strict=True):
+    modules: Counter[str] = Counter()
+    names = [storage.module or f"({number})" for number, storage in enumerate(job.record.storages)]
+    for name, kind, size in zip(names, job.kinds, sizes, strict=True):
         if kind == "parameters":
-            modules[storage.module] = modules.get(storage.module, 0) + size
+            modules[name] += size
     largest = max(modules, key=lambda name: modules[name], default=None)
-
-    def resize(storage: Storage, kind: str, size: int) -> int:
-        is_state = kind in ("parameters", "gradients", "optimizer")
-        if not is_state and not (kind == "temporary" and storage.phase is Phase.OPTIMIZER):
-            return size
-        gathered_bytes = size if kind == "parameters" and storage.module == largest else 0
-        return -(-size // num_ranks) + gathered_bytes
-
-    return job.resized(sizes, resize)
+    changed = list(sizes)
+    for number, (name, kind) in enumerate(zip(names, job.kinds, strict=True)):
+        if kind in ("parameters", "gradients", "optimizer") or _passes_in_optimizer(job, number, kind):
+            gathered_bytes = sizes[number] if kind == "parameters" and name == largest else 0
+            changed[number] = -(-sizes[number] // num_ranks) + gathered_bytes
+    return changed
 
 
 def checkpointed(job: TracedJob, sizes: Sequence[int]) -> list[int]:

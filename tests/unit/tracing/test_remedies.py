@@ -167,6 +167,12 @@ def test_memory_that_is_only_fragmented_is_answered_with_expandable_segments():
     assert told.startswith("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True would make it fit"), told
 
 
+def test_parameters_of_no_module_are_gathered_one_at_a_time():
+    storages = tuple(Storage(num_bytes=size, phase=Phase.BUILD, module="") for size in (8, 16, 8))
+    job = TracedJob(record=Record(storages=storages, events=((0, 8), (1, 16), (2, 8))), is_training=False)
+    assert sharded(job, job.sizes, num_ranks=4) == [2, 4 + 16, 2]
+
+
 def test_half_precision_leaves_what_is_no_float32():
     storages = (
         Storage(num_bytes=8, phase=Phase.BUILD, module="", float_bytes=4),
