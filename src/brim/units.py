@@ -24,18 +24,23 @@ _BYTES_PER_UNIT = {
     "tib": 2**40,
 }
 _SECONDS_PER_UNIT = {"": 1.0, "ms": 1e-3, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+# A number without a unit below this is more likely one of GiB than of bytes: no job is that small.
+_LEAST_BARE_BYTES = 2**20
 _QUANTITY = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", re.IGNORECASE)
 
 
 def parse_bytes(text: str | int | float) -> int:
-    """Read a number of bytes.
+    """Read a number of bytes; one without a unit must be at least a MiB.
 
-    >>> parse_bytes("1.5GiB"), parse_bytes("8 GB"), parse_bytes(4096)
-    (1610612736, 8000000000, 4096)
+    >>> parse_bytes("1.5GiB"), parse_bytes("8 GB"), parse_bytes(2**31)
+    (1610612736, 8000000000, 2147483648)
     """
-    value = _parse(text, _BYTES_PER_UNIT, what="memory size", example="8GiB, 512MiB, 24GB")
+    example = "8GiB, 512MiB, 24GB"
+    value = _parse(text, _BYTES_PER_UNIT, what="memory size", example=example)
     if not 1 <= value < 2**63:
-        raise InputError(f"Memory size {text!r} is out of range. Use for example 8GiB, 512MiB, 24GB.")
+        raise InputError(f"Memory size {text!r} is out of range. Use for example {example}.")
+    if value < _LEAST_BARE_BYTES and not str(text).strip()[-1].isalpha():
+        raise InputError(f"Memory size {text!r} has no unit. Use for example {example}, or {text}GiB.")
     return int(value)
 
 

@@ -29,6 +29,8 @@ from brim.reporting.table import findings_table, history_table, notes_of
 from brim.units import format_bytes
 
 T = TypeVar("T")
+# Of more predictions than this, tables of details would bury the answers.
+_MOST_DETAILED = 2
 
 
 def observer() -> AbstractContextManager[Observer]:
@@ -83,23 +85,33 @@ def print_history(rows: list[Remembered], *, path: Path, now: float) -> None:
 
 
 def print_predictions(workload: str, predictions: Sequence[Predicted], *, microbatch: int | None) -> None:
-    """Print the answers, then for each prediction its memory by kind and the modules that hold most."""
+    """Print the answers, then, of few predictions, memory by kind and the modules that hold most."""
     console = results_console()
-    if microbatch is None:
-        kind = predictions[0].kind
-        console.print(Text(f"{workload} ({kind}), the largest microbatch, with likely bounds:", "bold"), soft_wrap=True)
-        console.print(answer_table(predictions))
-    for prediction in predictions:
-        largest = prediction.largest
-        sizes = sorted({1, max(1, largest), largest + 1}) if microbatch is None else [microbatch]
-        shown = microbatch or max(1, largest)
-        console.print(memory_table(prediction, sizes))
-        console.print(legend(prediction.breakdown(shown)))
-        console.print(modules_table(prediction.modules(shown)))
-        advice = prediction.remedy(shown)
-        if advice is not None:
-            missing = format_bytes(prediction.missing_bytes(shown))
-            console.print(Text(f"Microbatch {shown} lacks {missing} on {prediction.gpu.name}: {advice}."))
+    is_detailed = len(predictions) <= _MOST_DETAILED
+    if microbatch is None or not is_detailed:
+        what = "the largest microbatch, with likely bounds" if microbatch is None else f"microbatch {microbatch:,}"
+        console.print(Text(f"{workload} ({predictions[0].kind}), {what}:", "bold"), soft_wrap=True)
+        console.print(answer_table(predictions, microbatch=microbatch))
+    if is_detailed:
+        for prediction in predictions:
+            _print_prediction(console, prediction, microbatch)
+    else:
+        console.print(Text("Memory by kind and module is shown for one case on one GPU."))
+
+
+def _print_prediction(console: Console, prediction: Predicted, microbatch: int | None) -> None:
+    largest = prediction.largest if microbatch is None else 0
+    sizes = sorted({1, max(1, largest), largest + 1}) if microbatch is None else [microbatch]
+    shown = microbatch or max(1, largest)
+    has_colors = console.color_system is not None and not console.no_color
+    console.print(memory_table(prediction, sizes, has_colors=has_colors))
+    console.print(legend(prediction.breakdown(shown), shown, has_colors=has_colors))
+    console.print(modules_table(prediction.modules(shown), shown))
+    advice = prediction.remedy(shown)
+    if advice is not None:
+        missing_bytes = prediction.missing_bytes(shown)
+        lacks = f"lacks {format_bytes(missing_bytes)}" if missing_bytes else "does not fit: fragmented"
+        console.print(Text(f"Microbatch {shown:,} {lacks} on {prediction.gpu.name}: {advice}."))
 
 
 def print_plan(found: Answer, frameworks: Sequence[str]) -> None:

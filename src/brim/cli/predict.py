@@ -22,7 +22,10 @@ def command(
         list[str] | None, typer.Option(help="A name of `brim gpus`; repeated flags make columns.", metavar="NAME")
     ] = None,
     memory: Annotated[
-        str | None, typer.Option(help="Instead of --gpu: the memory that torch reports, e.g. 23.7GiB.")
+        str | None,
+        typer.Option(
+            help="Any other card: the memory that torch reports, e.g. 23.7GiB; a column beside those of --gpu."
+        ),
     ] = None,
     case: Annotated[
         list[str] | None,
@@ -45,17 +48,25 @@ def command(
     The step runs on fake tensors, and CUDA's allocator is replayed over what it asks for.
     """
     from brim.cases import parse_cases
-    from brim.cli.output import print_json, print_predictions
+    from brim.cli.output import print_json, print_predictions, telling
 
     found = _gpus(gpu or [], memory)
     cases = parse_cases(case or [])
     if microbatch is not None and microbatch < 1:
         raise InputError(f"--microbatch is {microbatch}. Use a whole number of at least 1.")
+    if microbatch is not None and cap is not None:
+        raise InputError(
+            "--cap ends the search for the largest, and --microbatch shows one size alone. Use one of them."
+        )
     from brim.tracing.prediction import predict_all
     from brim.tracing.runtime import runtime_here
 
     runtime = runtime_here(cuda=cuda, expandable_segments=expandable_segments)
-    predictions = predict_all(workload, gpus=found, cases=cases, runtime=runtime, fill=fill, cap=cap)
+    with telling() as tell:
+        predictions = predict_all(workload, gpus=found, cases=cases, runtime=runtime, fill=fill, cap=cap, tell=tell)
+        for prediction in predictions if microbatch is None else []:
+            tell(f"searching {prediction.case} on {prediction.gpu.name}")
+            _ = prediction.interval  # found once, and then known
     if json:
         documents = [prediction.to_dict(workload, microbatch=microbatch) for prediction in predictions]
         several = {"schema": documents[0]["schema"], "predictions": documents}

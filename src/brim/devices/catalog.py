@@ -57,15 +57,15 @@ def gpus() -> dict[str, Gpu]:
 
 
 def find_gpu(name: str) -> Gpu:
-    """Return the GPU of that name, however it is written.
+    """Return the GPU of that name, however it is written, or of the one name that holds it.
 
-    >>> find_gpu("RTX 3090").name
-    'rtx-3090'
+    >>> find_gpu("RTX 3090").name, find_gpu("rtx3090").name, find_gpu("4090").name
+    ('rtx-3090', 'rtx-3090', 'rtx-4090')
     """
     wanted = name.strip().lower().replace(" ", "-").replace("_", "-")
     for prefix in ("nvidia-", "geforce-", "tesla-", "quadro-", "amd-", "instinct-", "radeon-"):
         wanted = wanted.removeprefix(prefix)
-    found = gpus().get(wanted)
+    found = gpus().get(wanted) or _only_one(wanted)
     if found is not None:
         return found
     same = [known for known in gpus() if wanted and wanted in known]
@@ -74,6 +74,16 @@ def find_gpu(name: str) -> Gpu:
     raise InputError(
         f"There is no GPU {name!r} in the catalog.{hint} `brim gpus` lists all; --memory 23.7GiB describes any other."
     )
+
+
+def _only_one(wanted: str) -> Gpu | None:
+    """Return the GPU whose name is the wanted one but for dashes, else the only one whose name ends or starts so."""
+    bare = wanted.replace("-", "")
+    names = {known.replace("-", ""): gpu for known, gpu in gpus().items()}
+    if bare in names:
+        return names[bare]
+    alike = [gpu for known, gpu in names.items() if known.endswith(bare) or known.startswith(bare)]
+    return alike[0] if len(alike) == 1 and any(each.isdigit() for each in bare) else None
 
 
 def _from_row(row: dict[str, str]) -> Gpu:

@@ -24,6 +24,16 @@ _COLORS = {
     "inputs": "yellow",
     "temporary": "red",
 }
+# What tells the kinds apart where there are no colours.
+_BLOCKS = {
+    "parameters": "█",
+    "gradients": "▓",
+    "optimizer": "▒",
+    "activations": "▞",
+    "inputs": "▄",
+    "temporary": "▀",
+}
+_REST = "░"
 
 
 class Peak(Protocol):
@@ -87,8 +97,8 @@ class Predicted(Protocol):
         ...
 
 
-def answer_table(predictions: Sequence[Predicted]) -> Table:
-    """Return the largest microbatch with its bounds: a row for every case, a column for every GPU."""
+def answer_table(predictions: Sequence[Predicted], *, microbatch: int | None = None) -> Table:
+    """Return the largest microbatch with its bounds, or whether one fits: a row for every case, a column a GPU."""
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("case")
     gpus = {prediction.gpu.name: prediction.gpu for prediction in predictions}
@@ -96,7 +106,8 @@ def answer_table(predictions: Sequence[Predicted]) -> Table:
         table.add_column(f"{escape(gpu.name)}\n{format_bytes(gpu.memory_bytes)}", justify="right")
     rows: dict[Case, list[Text]] = {}
     for prediction in predictions:
-        rows.setdefault(prediction.case, []).append(_answer(prediction))
+        told = _answer(prediction) if microbatch is None else _fit(prediction, microbatch)
+        rows.setdefault(prediction.case, []).append(told)
     for case, answers in rows.items():
         table.add_row(escape(str(case)), *answers)
     return table
@@ -109,7 +120,19 @@ def _answer(prediction: Predicted) -> Text:
     return Text.assemble((f"{prediction.largest:,}", "bold"), f" ({low:,}–{high:,})")
 
 
-def memory_table(prediction: Predicted, sizes: Sequence[int]) -> Table:
+def _fit(prediction: Predicted, microbatch: int) -> Text:
+    needed = format_bytes(prediction.peak(microbatch).device_bytes)
+    return Text.assemble(_verdict(prediction, microbatch), f", {needed}")
+
+
+def _verdict(prediction: Predicted, microbatch: int) -> Text:
+    if prediction.fits(microbatch):
+        return Text("fits", "green")
+    is_fragmented = not prediction.missing_bytes(microbatch)
+    return Text("does not fit: fragmented" if is_fragmented else "does not fit", "red")
+
+
+def memory_table(prediction: Predicted, sizes: Sequence[int], *, has_colors: bool = True) -> Table:
     """Return memory by kind as stacked bars, one row for every size."""
     limit_bytes = prediction.gpu.memory_bytes
     title = f"{prediction.gpu.name}, {format_bytes(limit_bytes)}" + (f", {prediction.case}" if prediction.case else "")
@@ -123,47 +146,52 @@ def memory_table(prediction: Predicted, sizes: Sequence[int]) -> Table:
         peak = prediction.peak(size)
         table.add_row(
             f"{size:,}",
-            stacked_bar(prediction.breakdown(size), peak.device_bytes, limit_bytes),
+            stacked_bar(prediction.breakdown(size), peak.device_bytes, limit_bytes, has_colors=has_colors),
             format_bytes(peak.allocated_bytes),
-            format_bytes(peak.reserved_bytes),
+            # What the allocator would have reserved by then depends on a device that has more.
+            format_bytes(peak.reserved_bytes) if prediction.fits(size) else "–",
             format_bytes(peak.device_bytes),
-            Text("fits", "green") if prediction.fits(size) else Text("does not fit", "red"),
+            _verdict(prediction, size),
         )
     return table
 
 
-def legend(held: Mapping[str, int]) -> Text:
-    """Return what the colours of a bar mean, with the bytes of each kind."""
-    parts: list[Text | str] = []
+def legend(held: Mapping[str, int], microbatch: int, *, has_colors: bool = True) -> Text:
+    """Return what the parts of a bar mean, with the bytes of each kind at a microbatch."""
+    parts: list[Text | str] = [f"At {microbatch:,}: "]
     for kind, num_bytes in held.items():
         if num_bytes:
-            parts += [Text("█ ", _COLORS[kind]), f"{kind} {format_bytes(num_bytes)}   "]
-    return Text.assemble(*parts, Text("░ ", "dim"), "rounding, cached memory and the driver's context")
+            parts += [Text(f"{_block(kind, has_colors)} ", _COLORS[kind]), f"{kind} {format_bytes(num_bytes)}   "]
+    return Text.assemble(*parts, Text(f"{_REST} ", "dim"), "rounding, cached memory and the driver's context")
 
 
-def modules_table(held: Mapping[str, int]) -> Table:
+def modules_table(held: Mapping[str, int], microbatch: int) -> Table:
     """Return the modules that hold most at the peak."""
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("module")
-    table.add_column("holds at the peak", justify="right")
+    table.add_column(f"holds at the peak of {microbatch:,}", justify="right")
     for name, num_bytes in list(held.items())[:_NUM_MODULES]:
-        table.add_row(escape(name or "outside of modules"), format_bytes(num_bytes))
+        table.add_row(escape(name), format_bytes(num_bytes))
     return table
 
 
-def stacked_bar(held: Mapping[str, int], device_bytes: int, limit_bytes: int) -> Text:
+def stacked_bar(held: Mapping[str, int], device_bytes: int, limit_bytes: int, *, has_colors: bool = True) -> Text:
     """Return a bar whose full width is the device's memory."""
     bar = Text()
     num_cells = total = 0
     for kind, num_bytes in held.items():
         total += num_bytes
         cells = min(_BAR_WIDTH, round(total / limit_bytes * _BAR_WIDTH)) - num_cells
-        bar.append("█" * cells, _COLORS[kind])
+        bar.append(_block(kind, has_colors) * cells, _COLORS[kind])
         num_cells += cells
     rest = min(_BAR_WIDTH, round(device_bytes / limit_bytes * _BAR_WIDTH)) - num_cells
-    bar.append("░" * max(0, rest), "dim")
+    bar.append(_REST * max(0, rest), "dim")
     bar.append(" " * (_BAR_WIDTH - num_cells - max(0, rest)))
     return bar.append(f" {device_bytes / limit_bytes:4.0%}")
+
+
+def _block(kind: str, has_colors: bool) -> str:
+    return _BLOCKS["parameters"] if has_colors else _BLOCKS[kind]
 
 
 def gpus_table(gpus: Sequence[Gpu]) -> Table:

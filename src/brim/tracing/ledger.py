@@ -135,7 +135,8 @@ class Ledger(TorchDispatchMode):
         if phase is Phase.FORWARD and torch._C._current_graph_task_id() != -1:
             phase = Phase.BACKWARD
         number = len(self._storages)
-        self._storages.append(Storage(num_bytes=num_bytes, phase=phase, module=self.module))
+        float_bytes = tensor.dtype.itemsize if tensor.dtype.is_floating_point else 0
+        self._storages.append(Storage(num_bytes=num_bytes, phase=phase, module=self.module, float_bytes=float_bytes))
         if num_bytes:
             self._events.append((number, num_bytes))
         self._alive[key] = (number, num_bytes, self._backing.take(num_bytes) if self._backing else None)

@@ -1,4 +1,7 @@
-"""Memory on a GPU that is no tensor of the workload's: the driver's context and the libraries' workspaces."""
+"""Memory on a GPU that is no tensor of the workload's: the driver's context and cuBLAS's workspaces.
+
+cuDNN's are left out: its heuristics choose them without a cap, and cannot be asked without cuDNN (docs/predict.md).
+"""
 
 from __future__ import annotations
 

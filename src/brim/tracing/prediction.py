@@ -13,9 +13,10 @@ from brim.devices.device import check_fill
 from brim.errors import InputError
 from brim.searching.bounds import LARGEST_MICROBATCH
 from brim.tracing.allocator import AllocatorFullError, AllocatorPeaks, replay
+from brim.tracing.changes import TracedJob
 from brim.tracing.cuda_like import has_flash_attention
 from brim.tracing.overheads import CONTEXT_DOUBT_BYTES, context_bytes, cublas_bytes
-from brim.tracing.remedies import remedy
+from brim.tracing.remedies import Remedies
 from brim.tracing.runtime import Runtime, runtime_here
 from brim.tracing.sizes import TracedSizes
 from brim.tracing.timeline import timeline
@@ -99,14 +100,16 @@ class Prediction:
         return self._traced.is_exact
 
     def peak(self, microbatch: int) -> MemoryPeak:
-        """Return the peaks of a microbatch; of one that does not fit, what it would need."""
+        """Return the peaks of a microbatch; of one that does not fit, what it would need without any cached memory."""
         _check_microbatch(microbatch)
-        peaks = self._replay(microbatch, self._capacity_bytes()) or self._replay(microbatch, None)
+        fitting = self._replay(microbatch, self._capacity_bytes())
+        peaks = fitting or self._replay(microbatch, None)
         assert peaks is not None
+        reserved_bytes = peaks.reserved_bytes if fitting else peaks.allocated_bytes
         return MemoryPeak(
             allocated_bytes=peaks.allocated_bytes,
-            reserved_bytes=peaks.reserved_bytes,
-            device_bytes=peaks.reserved_bytes + self.context_bytes,
+            reserved_bytes=reserved_bytes,
+            device_bytes=reserved_bytes + self.context_bytes,
         )
 
     def breakdown(self, microbatch: int) -> dict[str, int]:
@@ -140,14 +143,12 @@ class Prediction:
             "gpu": {"name": self.gpu.name, "memory_bytes": self.gpu.memory_bytes},
             "largest": self.largest,
             "interval": list(self.interval),
-            "peaks": [
-                {"microbatch": size, **asdict(self.peak(size)), "breakdown": self.breakdown(size)} for size in sizes
-            ],
+            "peaks": [{**self._point(size), **asdict(self.peak(size))} for size in sizes],
             "modules": [
                 {"name": name, "bytes": size} for name, size in list(self.modules(shown).items())[:NUM_MODULES]
             ],
             "curve": [
-                {"microbatch": size, "device_bytes": self.peak(size).device_bytes, "breakdown": self.breakdown(size)}
+                {**self._point(size), "device_bytes": self.peak(size).device_bytes}
                 # Off the line every size is a trace of its own.
                 for size in (_curve_sizes(shown) if self.is_exact else sizes)
             ],
@@ -158,19 +159,22 @@ class Prediction:
         }
 
     def missing_bytes(self, microbatch: int = 1) -> int:
-        """Return by how much a microbatch passes the device's memory; 0 where it fits."""
-        if self.fits(microbatch):
-            return 0
+        """Return by how much a microbatch passes the device's memory; 0 where it fits, or would if not fragmented."""
         return max(0, self.peak(microbatch).device_bytes - int(self.gpu.memory_bytes * self.fill))
 
     def remedy(self, microbatch: int = 1) -> str | None:
         """Return the cheapest change that would make a microbatch fit; None where it fits."""
-        missing_bytes = self.missing_bytes(microbatch)
-        if not missing_bytes:
+        if self.fits(microbatch):
             return None
-        peak = self.peak(microbatch)
-        cached_bytes = peak.reserved_bytes - peak.allocated_bytes
-        return remedy(self.breakdown(microbatch), missing_bytes=missing_bytes, cached_bytes=cached_bytes)
+        return Remedies(
+            TracedJob(record=self._traced.record(microbatch), is_training=self.kind == "train"),
+            capacity_bytes=self._capacity_bytes(),
+            workspaces=cublas_bytes(self.gpu, trains=self.kind == "train"),
+            expandable=self.runtime.expandable_segments,
+        ).advice()
+
+    def _point(self, microbatch: int) -> dict[str, Any]:
+        return {"microbatch": microbatch, "fits": self.fits(microbatch), "breakdown": self.breakdown(microbatch)}
 
     def _replay(self, microbatch: int, capacity_bytes: int | None) -> AllocatorPeaks | None:
         key = (microbatch, capacity_bytes)
@@ -259,8 +263,9 @@ def predict_all(
     runtime: Runtime,
     fill: float = 1.0,
     cap: int | None = None,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> list[Prediction]:
-    """Predict every case on every GPU; GPUs that run the same kernels share their traces."""
+    """Predict every case on every GPU; GPUs that run the same kernels share their traces, each told of before."""
     check_fill(fill)
     if cap is not None:
         _check_microbatch(cap, "cap")
@@ -272,6 +277,7 @@ def predict_all(
         for gpu in found:
             generation = has_flash_attention(gpu.capability)
             if generation not in traced:
+                tell(f"tracing {case} for {gpu.name}")
                 traced[generation] = TracedSizes(loaded, case, capability=gpu.capability)
             predictions.append(Prediction(traced[generation], gpu=gpu, runtime=runtime, fill=fill, cap=cap))
     return predictions

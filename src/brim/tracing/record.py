@@ -27,12 +27,17 @@ KINDS = ("parameters", "gradients", "optimizer", "activations", "inputs", "tempo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:
-    """One storage: how large, when and where it was made, and what it turned out to be for."""
+    """One storage: how large, when and where it was made, and what it turned out to be for.
+
+    Attributes:
+        float_bytes: Of one value, where they are floating-point numbers; else 0.
+    """
 
     num_bytes: int
     phase: Phase
     module: str
     kind: str | None = None
+    float_bytes: int = 0
 
     def marked(self, kind: str, module: str) -> Storage:
         """Return the same storage with its kind and its owner; the first mark stays."""
@@ -103,11 +108,13 @@ class Record:
         return dict(held)
 
     def modules(self) -> dict[str, int]:
-        """Return the bytes that every module holds at the peak, most first."""
+        """Return the bytes that every module holds at the peak, most first; what has no module by what it is."""
+        kinds = self.kinds()
         _, at = self.peak()
         held: Counter[str] = Counter()
         for number in self.live_at(at):
-            held[self.storages[number].module] += self.storages[number].num_bytes
+            storage = self.storages[number]
+            held[storage.module or _outside(storage, kinds[number])] += storage.num_bytes
         return dict(held.most_common())
 
     def held_longest(self) -> str:
@@ -118,6 +125,13 @@ class Record:
             if storage.phase in (Phase.FORWARD, Phase.BACKWARD) and storage.kind is None:
                 held[storage.module] += storage.num_bytes
         return held.most_common(1)[0][0] if held else ""
+
+
+def _outside(storage: Storage, kind: str) -> str:
+    """Name what no module made; no module's name has blanks or brackets."""
+    if kind == "temporary":
+        return f"({storage.phase.value} temporaries)"
+    return {"optimizer": "(optimizer state)", "inputs": "(inputs)"}.get(kind, f"({kind} outside of modules)")
 
 
 def _kind(storage: Storage, birth: int, death: int | None, backward_starts: list[int]) -> str:

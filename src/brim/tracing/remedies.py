@@ -1,45 +1,164 @@
-"""What would make a job fit that does not: the cheapest change whose saving covers what is missing."""
+"""What would make a job fit that does not: the cheapest changes with which its own record fits."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import combinations
 
-from brim.planning.footprint import EIGHT_BIT_BYTES, PRECISIONS
+from brim.tracing.allocator import AllocatorFullError, replay
+from brim.tracing.changes import (
+    TracedJob,
+    checkpointed,
+    in_half_precision,
+    sharded,
+    with_autocast,
+    with_eight_bits,
+    without_foreach,
+)
 from brim.units import format_bytes
 
-# Share of the activations that recomputing them in the backward pass saves; what stays are the inputs of the blocks.
-# Source: 2·s·b·h bytes a layer against s·b·h·(34 + 5·a·s/h), at least 34 (Korthikanti et al., 2022).
-_CHECKPOINTING = 1 - 2 / 34
-# Share of Adam's state that 8 bits save.
-_EIGHT_BIT = 1 - EIGHT_BIT_BYTES / PRECISIONS["fp32"].optimizer_bytes("adamw")
-# Half the bytes of everything that is float32.
-_HALF = 0.5
+_EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+# Half precision is worth naming where float32 that it would halve holds at least this share of the peak.
+_DOMINATES = 0.5
+# More GPUs than this are no longer a change to one job.
+_MOST_RANKS = 1024
+# A change that saves less than this share of the peak, whatever else is changed, is not named.
+_WORTH_NAMING = 0.01
+
+_Apply = Callable[[TracedJob, Sequence[int]], list[int]]
 
 
-def remedy(held: Mapping[str, int], *, missing_bytes: int, cached_bytes: int) -> str:
-    """Return the first change, from the cheapest on, that saves at least what is missing.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A change that may make a job fit.
+
+    Attributes:
+        name: How it is told.
+        apply: What it makes of the sizes of the storages; None where it changes the allocator alone.
+        is_bound: Whether the job saves that much at best.
+    """
+
+    name: str
+    apply: _Apply | None = None
+    is_bound: bool = False
+
+
+class Remedies:
+    """The changes that a job can be given, tried on its record.
 
     Args:
-        held: Bytes of every kind of memory at the peak of microbatch 1.
-        missing_bytes: By how much the peak passes the device's memory.
-        cached_bytes: What the allocator holds beyond its tensors.
-
-    >>> remedy({"activations": 0, "optimizer": 8 * 2**30}, missing_bytes=5 * 2**30, cached_bytes=0)
-    'an 8-bit optimizer would save about 6.00 GiB'
+        job: The job's record at the microbatch that does not fit.
+        capacity_bytes: What torch's allocator can have.
+        workspaces: Bytes that libraries take from it first.
+        expandable: Whether its segments are expandable as it is.
     """
-    state = sum(held.get(kind, 0) for kind in ("parameters", "gradients", "optimizer"))
-    tensors = sum(held.values())
-    steps = (
-        ("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", cached_bytes),
-        ("checkpointing", _CHECKPOINTING * held.get("activations", 0)),
-        ("an 8-bit optimizer", _EIGHT_BIT * held.get("optimizer", 0)),
-        ("bfloat16 weights and activations", _HALF * tensors),
+
+    def __init__(
+        self, job: TracedJob, *, capacity_bytes: int, workspaces: Sequence[int] = (), expandable: bool = False
+    ) -> None:
+        self._job = job
+        self._capacity_bytes = capacity_bytes
+        self._workspaces = tuple(workspaces)
+        self._expandable = expandable
+        self._peak_bytes = job.peak_bytes(job.sizes)
+
+    def advice(self) -> str:
+        """Return the cheapest change that makes the job fit, else the shortest combination, else what is still missing.
+
+        Each is a part of a sentence about the job.
+        """
+        changes = [change for change in self._changes() if self._applies(change)]
+        shards = [_sharding(_MOST_RANKS)] if self._applies(_sharding(_MOST_RANKS)) else []
+        every = [*changes, *shards]
+        if self._has_room(self._sizes(every)):
+            for num_changes in range(1, len(every) + 1):
+                for chosen in combinations(every, num_changes):
+                    if self._fits(chosen):
+                        return self._told(self._with_fewest_ranks(chosen) if chosen[-1] in shards else chosen)
+        return self._shortfall(every)
+
+    def _applies(self, change: Change) -> bool:
+        return change.apply is None or change.apply(self._job, self._job.sizes) != self._job.sizes
+
+    def _changes(self) -> Iterator[Change]:
+        """Yield what applies to this job, from the cheapest on; sharding, the dearest, aside."""
+        job = self._job
+        if not self._expandable:
+            yield Change(name=_EXPANDABLE)
+        if not job.is_training:
+            if job.share_of_float32() >= _DOMINATES:
+                yield Change(name="half precision", apply=in_half_precision, is_bound=True)
+            return
+        yield Change(name="foreach=False in the optimizer", apply=without_foreach)
+        if "optimizer" in job.kinds:
+            yield Change(name="an 8-bit optimizer", apply=with_eight_bits)
+        if not job.recomputes:
+            yield Change(name="checkpointing", apply=checkpointed, is_bound=True)
+        if job.share_of_float32("activations") >= _DOMINATES:
+            yield Change(name="autocast to half precision", apply=with_autocast, is_bound=True)
+
+    def _with_fewest_ranks(self, changes: Sequence[Change]) -> Sequence[Change]:
+        """Return changes, the last of which is sharding, with the fewest GPUs that still do."""
+        low, high = 1, _MOST_RANKS
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self._fits([*changes[:-1], _sharding(middle)]) else (middle, high)
+        return [*changes[:-1], _sharding(high)]
+
+    def _has_room(self, sizes: Sequence[int]) -> bool:
+        """Return whether the tensors alone fit, whatever the allocator does."""
+        return self._job.peak_bytes(sizes) + sum(self._workspaces) <= self._capacity_bytes
+
+    def _fits(self, changes: Sequence[Change]) -> bool:
+        sizes = self._sizes(changes)
+        if not self._has_room(sizes):
+            return False
+        events = [(-1 - index, size) for index, size in enumerate(self._workspaces)]
+        expandable = self._expandable or any(change.apply is None for change in changes)
+        try:
+            replay([*events, *self._job.events(sizes)], capacity_bytes=self._capacity_bytes, expandable=expandable)
+        except AllocatorFullError:
+            return False
+        return True
+
+    def _sizes(self, changes: Sequence[Change]) -> Sequence[int]:
+        sizes: Sequence[int] = self._job.sizes
+        for change in changes:
+            if change.apply is not None:
+                sizes = change.apply(self._job, sizes)
+        return sizes
+
+    def _told(self, changes: Sequence[Change]) -> str:
+        saved_bytes = self._peak_bytes - self._job.peak_bytes(self._sizes(changes))
+        if not saved_bytes:
+            return f"{_listed(changes)} would make it fit, as what is missing lies between tensors"
+        at_best = ", at best" if any(change.is_bound for change in changes) else ""
+        return f"{_listed(changes)} would bring it down by about {format_bytes(saved_bytes)}{at_best}"
+
+    def _shortfall(self, changes: Sequence[Change]) -> str:
+        needed_bytes = self._job.peak_bytes(self._sizes(changes))
+        useful = [
+            change
+            for change in changes
+            if self._job.peak_bytes(self._sizes([other for other in changes if other is not change]))
+            > needed_bytes + _WORTH_NAMING * self._peak_bytes
+        ]
+        larger = "it takes a larger GPU, a smaller model or smaller inputs"
+        if not useful:
+            return f"no change that brim knows of would help; {larger}"
+        missing_bytes = needed_bytes + sum(self._workspaces) - self._capacity_bytes
+        missed = f"miss by about {format_bytes(missing_bytes)}" if missing_bytes > 0 else "leave it too fragmented"
+        return f"even {_listed(useful)}{' together' if len(useful) > 1 else ''} would {missed}; {larger}"
+
+
+def _sharding(num_ranks: int) -> Change:
+    return Change(
+        name=f"sharding over {num_ranks:,} GPUs (FSDP)", apply=partial(sharded, num_ranks=num_ranks), is_bound=True
     )
-    for name, saved_bytes in steps:
-        if saved_bytes >= missing_bytes:
-            return f"{name} would save about {format_bytes(int(saved_bytes))}"
-    if missing_bytes < state:
-        num_ranks = math.ceil(state / (state - missing_bytes))
-        return f"sharding weights, gradients and optimizer over {num_ranks} GPUs (FSDP) would make it fit"
-    return "nothing short of a larger GPU or a smaller model would make it fit"
+
+
+def _listed(changes: Sequence[Change]) -> str:
+    names = [change.name for change in changes]
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -37,6 +37,8 @@ from brim.workload import Workload, prepare
 NUM_STEPS = {"train": 2, "eval": 1, "generate": 1}
 # How torch says that something needs a GPU or a build for one.
 _NEEDS_GPU = ("CUDA support", "CUDA enabled", "NVIDIA driver", "No CUDA GPUs", "not linked with support for cuda")
+# How people say so in checks of their own while they build; later, CUDA in a message says no such thing.
+_SAYS_GPU = re.compile(r"\b(gpus?|cuda)\b", re.IGNORECASE)
 _HERE = str(Path(__file__).parent)
 _TORCH = str(Path(torch.__file__).parent)
 
@@ -147,10 +149,10 @@ def _phase(name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise TraceError(f"{name} does not run on fake tensors: {_explain(error)}") from error
+        raise TraceError(f"{name} does not run on fake tensors: {_explain(error, in_build=name == 'build')}") from error
 
 
-def _explain(error: Exception) -> str:
+def _explain(error: Exception, *, in_build: bool) -> str:
     """Return what went wrong, where in the user's code, and what to do about it."""
     where = _users_line(error)
     if isinstance(error, DataDependentOutputException):
@@ -171,7 +173,8 @@ def _explain(error: Exception) -> str:
         )
     first_line = (str(error) or "no message").splitlines()[0]
     told = f"{where} raises {type(error).__name__}: {first_line}"
-    if any(sign in str(error) for sign in _NEEDS_GPU):
+    is_check = in_build and isinstance(error, (AssertionError, RuntimeError)) and _SAYS_GPU.search(str(error))
+    if is_check or any(sign in str(error) for sign in _NEEDS_GPU):
         return (
             f"{told.removesuffix('.')}. It needs a real GPU, which a trace does without. Move tensors with "
             "`.to(self.device)` alone, and put the rest behind `if torch.cuda.is_available():`."

@@ -34,6 +34,14 @@ def test_nothing_fits_is_exit_code_3_with_what_is_missing(brim_cli):
     assert "Microbatch 1 lacks" in run.stdout
 
 
+def test_of_many_predictions_the_answers_alone_are_shown(brim_cli):
+    run = brim_cli("predict", f"{SIMPLE}:Train", "--gpu", "t4", "--gpu", "l4", "--gpu", "a40", "--cap", "8")
+    assert "with likely bounds" in run.stdout
+    assert "memory by kind" not in run.stdout
+    assert "is shown for one case on one GPU" in run.stdout
+    assert "tracing default for t4" in run.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -41,7 +49,9 @@ def test_nothing_fits_is_exit_code_3_with_what_is_missing(brim_cli):
         ([], "Which GPU?"),
         (["--gpu", "t4", "--microbatch", "0"], "--microbatch is 0"),
         (["--gpu", "t4", "--fill", "1.7"], "fill is 1.7"),
+        (["--gpu", "t4", "--microbatch", "4", "--cap", "2"], "Use one of them"),
         (["--memory", "12parsecs"], "'12parsecs' is not a memory size"),
+        (["--memory", "23.7"], "Memory size '23.7' has no unit"),
     ],
 )
 def test_bad_input_is_exit_code_2_and_one_clear_message(brim_cli, arguments, message):

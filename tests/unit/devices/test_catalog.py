@@ -35,3 +35,23 @@ def test_an_unknown_gpu_is_refused_with_the_nearest_names():
 def test_a_family_is_answered_with_its_members():
     with pytest.raises(InputError, match="Nearest: a100-40gb, a100-80gb"):
         find_gpu("a100")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("rtx3090", "rtx-3090"),
+        ("4090", "rtx-4090"),
+        ("RTX 4070Ti", "rtx-4070-ti"),
+        ("a10080gb", "a100-80gb"),
+        ("mi300", "mi300x"),
+    ],
+)
+def test_a_name_that_is_written_loosely_and_means_one_gpu_is_understood(name, meant):
+    assert find_gpu(name).name == meant
+
+
+@pytest.mark.parametrize("name", ["3080", "rtx", "90", "h100"])
+def test_a_name_that_may_mean_several_is_refused(name):
+    with pytest.raises(InputError, match="Nearest: "):
+        find_gpu(name)

@@ -85,6 +85,14 @@ def test_the_peak_of_a_step_is_explained_by_its_module():
     assert modules.table.rows[1] == ("(the step itself)", "100 MiB")
 
 
+def test_a_size_that_is_only_fragmented_is_not_said_to_fit():
+    data = made.prediction()
+    data["curve"][2]["fits"] = False  # though its tensors stay below the line
+    shown = section(data)
+    assert "drawn without the memory that lies idle" in shown.charts[0].summary
+    assert [row[-1] for row in shown.parts[0].tables[0].rows] == ["fits", "fits", "does not fit", "does not fit"]
+
+
 def test_an_older_prediction_without_a_timeline_is_shown_as_well():
     data = made.prediction()
     del data["timeline"], data["curve"]

@@ -146,6 +146,19 @@ def test_nothing_fits_and_what_would_help():
     assert prediction.remedy()
 
 
+def test_what_no_module_made_is_named_by_what_it_is():
+    names = predict(Mlp, gpu=SMALL).modules(4096)
+    assert "" not in names
+    assert {"(optimizer state)", "(inputs)", "(backward temporaries)"} <= set(names)
+
+
+def test_a_size_that_does_not_fit_needs_what_its_tensors_and_the_context_hold():
+    prediction = predict(Mlp, gpu=SMALL)
+    peak = prediction.peak(2 * prediction.largest)
+    assert peak.device_bytes == peak.allocated_bytes + context_bytes(SMALL, Runtime())
+    assert prediction.missing_bytes(2 * prediction.largest) == peak.device_bytes - SMALL.memory_bytes
+
+
 def test_a_batch_that_ignores_its_size_is_refused():
     with pytest.raises(TraceError, match="does not grow with the microbatch"):
         predict(IgnoresSize, gpu="rtx-3090")
@@ -224,10 +237,13 @@ def test_a_custom_operator_without_a_fake_implementation_is_named():
         predict(Custom, gpu="rtx-3090")
 
 
-def test_a_workload_that_needs_a_real_gpu_to_build_is_told_where_and_what_to_do():
+@pytest.mark.parametrize(
+    "error", [RuntimeError("No CUDA GPUs are available"), AssertionError("needs a GPU"), RuntimeError("cuda, please")]
+)
+def test_a_workload_that_needs_a_real_gpu_to_build_is_told_where_and_what_to_do(error):
     class NeedsGpu(Mlp):
         def build(self):
-            raise RuntimeError("No CUDA GPUs are available")
+            raise error
 
     with pytest.raises(TraceError, match=r"build .*test_prediction.py:\d+ .*needs a real GPU.*`\.to\(self\.device\)`"):
         predict(NeedsGpu, gpu="rtx-3090")

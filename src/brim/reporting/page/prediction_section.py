@@ -72,10 +72,16 @@ def _memory_chart(data: Mapping[str, Any]) -> Chart:
 def _memory_summary(largest: int, memory_bytes: int, peaks: Sequence[Mapping[str, Any]]) -> str:
     if not largest:
         return "The peak of a step; not even one sample stays below the line."
-    says = f"The peak of a step; microbatch {largest:,} is the largest that stays below the line."
-    if any(peak["microbatch"] < largest and peak["device_bytes"] > memory_bytes for peak in peaks):
+    says = f"The peak of a step; microbatch {largest:,} is the largest that fits."
+    if any(peak["microbatch"] < largest and not _fits(peak, memory_bytes) for peak in peaks):
         says += " Some smaller ones do not: torch's allocator serves some sizes worse."
+    if any(not _fits(peak, memory_bytes) and peak["device_bytes"] <= memory_bytes for peak in peaks):
+        says += " Sizes that do not fit are drawn without the memory that lies idle between tensors."
     return says
+
+
+def _fits(peak: Mapping[str, Any], memory_bytes: int) -> bool:
+    return bool(peak.get("fits", peak["device_bytes"] <= memory_bytes))
 
 
 def _kinds_table(peaks: Sequence[Mapping[str, Any]], kinds: Sequence[str]) -> Table:
@@ -185,7 +191,7 @@ def _peak_table(data: Mapping[str, Any]) -> Table:
                 memory(peak["allocated_bytes"]),
                 memory(peak["reserved_bytes"]),
                 memory(peak["device_bytes"]),
-                "fits" if peak["device_bytes"] <= limit else "does not fit",
+                "fits" if _fits(peak, limit) else "does not fit",
             )
             for peak in data["peaks"]
         ],

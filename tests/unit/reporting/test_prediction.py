@@ -1,0 +1,80 @@
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from brim.cases import Case
+from brim.devices.catalog import Gpu
+from brim.reporting.prediction import answer_table, legend, memory_table, modules_table, stacked_bar
+
+GIB = 2**30
+HELD = {"parameters": GIB, "gradients": GIB, "optimizer": 2 * GIB, "activations": 3 * GIB, "inputs": 0, "temporary": 0}
+
+
+@dataclass
+class OnePeak:
+    allocated_bytes: int
+    reserved_bytes: int
+    device_bytes: int
+
+
+class Predicted:
+    """Fits up to 2; 3 lacks nothing but is fragmented; 4 lacks a GiB."""
+
+    gpu = Gpu(name="card", memory_bytes=10 * GIB)
+    case = Case({"seq_len": 8})
+    kind = "train"
+    largest = 2
+    interval = (1, 3)
+
+    def peak(self, microbatch):
+        held = (7 if microbatch < 4 else 11) * GIB
+        return OnePeak(held, held, held)
+
+    def breakdown(self, microbatch):
+        return HELD
+
+    def modules(self, microbatch):
+        return {"0": GIB}
+
+    def fits(self, microbatch):
+        return microbatch <= 2
+
+    def missing_bytes(self, microbatch=1):
+        return GIB if microbatch > 3 else 0
+
+    def remedy(self, microbatch=1):
+        return None
+
+
+def _shown(renderable):
+    console = Console(width=200, color_system=None)
+    with console.capture() as captured:
+        console.print(renderable)
+    return captured.get()
+
+
+def test_a_size_that_does_not_fit_has_no_reserved_figure_and_says_whether_it_is_fragmented():
+    lines = _shown(memory_table(Predicted(), [2, 3, 4])).splitlines()
+    fits, fragmented, lacks = (next(line for line in lines if line.strip().startswith(size)) for size in "234")
+    assert fits.count("7.00 GiB") == 3
+    assert "–" in fragmented
+    assert fragmented.rstrip().endswith("does not fit: fragmented")
+    assert lacks.rstrip().endswith("does not fit")
+    assert "110%" in lacks
+
+
+def test_without_colours_every_kind_has_a_block_of_its_own():
+    bar = stacked_bar(HELD, 7 * GIB, 10 * GIB, has_colors=False).plain
+    assert bar.startswith("████▓▓▓▓▒▒▒▒▒▒▒▒▞▞▞▞▞▞▞▞▞▞▞▞ ")
+    assert set(stacked_bar(HELD, 7 * GIB, 10 * GIB).plain[:28]) == {"█"}
+    assert "▞ activations 3.00 GiB" in legend(HELD, 2, has_colors=False).plain
+
+
+def test_the_figures_say_which_microbatch_they_belong_to():
+    assert legend(HELD, 1432).plain.startswith("At 1,432: ")
+    assert "of 1,432" in _shown(modules_table({"0": GIB}, 1432))
+
+
+def test_of_one_size_the_table_says_whether_it_fits():
+    assert "does not fit, 11.0 GiB" in _shown(answer_table([Predicted()], microbatch=4))
+    assert "2 (1–3)" in _shown(answer_table([Predicted()]))
