@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 from brim.cases import Case
 from brim.errors import TraceError
+from brim.tracing.leaks import check_leak, held_by_steps
 from brim.tracing.line import RecordLine, line_through
 from brim.tracing.record import Record
 from brim.tracing.traces import Trace, trace
-from brim.units import format_bytes
 from brim.workload import Workload
 
 # The sizes traced first: neither is 1, which code likes to treat apart, and both are cheap.
 _FIRST_SIZES = (4, 6)
-# What is held after one step more than after the last, as a share of the peak, that is no accident; seen this often.
-_LEAK = 0.001
-_LEAK_STEPS = 4
+# Where something of the first step is held after it, the second needs room beside that.
+_STEPS_WITH_STATE = 2
 
 
 class TracedSizes:
@@ -31,14 +28,18 @@ class TracedSizes:
         self.case = case
         self._capability = capability
         self._traces: dict[int, Trace] = {}
+        self._steps: int | None = None
         low, high = _FIRST_SIZES
+        if len(self._trace(low).held_bytes) < _STEPS_WITH_STATE and held_by_steps(self._trace(low).record):
+            self._steps = _STEPS_WITH_STATE
+            self._traces.clear()
         first, second = self._trace(low), self._trace(high)
         if not _grows(first.record, second.record):
             raise TraceError(
                 f"Memory does not grow with the microbatch: {low} and {high} samples both need "
                 f"{first.peak_bytes:,} bytes. Make `batch` return as many samples as it is asked for."
             )
-        self._check_leak(first)
+        check_leak(workload_class, case, {low: first, high: second}, capability)
         self._line: RecordLine | None = line_through(low, first.record, high, second.record)
 
     @property
@@ -76,25 +77,10 @@ class TracedSizes:
 
     def _trace(self, microbatch: int) -> Trace:
         if microbatch not in self._traces:
-            self._traces[microbatch] = trace(self.workload_class, self.case, microbatch, capability=self._capability)
-        return self._traces[microbatch]
-
-    def _check_leak(self, traced: Trace) -> None:
-        """Refuse a step after which more is held each time: no microbatch fits that for long."""
-        held_bytes = traced.held_bytes
-        if self.workload_class.kind != "train" or held_bytes[1] - held_bytes[0] <= _LEAK * traced.peak_bytes:
-            return
-        longer = trace(
-            self.workload_class, self.case, traced.microbatch, steps=_LEAK_STEPS, capability=self._capability
-        )
-        growth = [after - before for before, after in pairwise(longer.held_bytes)]
-        if all(each > _LEAK * traced.peak_bytes for each in growth):
-            module = longer.record.held_longest()
-            raise TraceError(
-                f"Every step holds {format_bytes(growth[-1])} more than the one before, made in "
-                f"{module or 'the step itself'}: something keeps tensors, e.g. a list of losses. "
-                "Keep loss.detach() or loss.item() instead, outside of the workload's step."
+            self._traces[microbatch] = trace(
+                self.workload_class, self.case, microbatch, steps=self._steps, capability=self._capability
             )
+        return self._traces[microbatch]
 
 
 def _grows(small: Record, large: Record) -> bool:
