@@ -91,7 +91,7 @@ def print_predictions(workload: str, predictions: Sequence[Predicted], *, microb
         console.print(answer_table(predictions))
     for prediction in predictions:
         largest = prediction.largest
-        sizes = sorted({1, max(1, largest), largest + 1}) if microbatch is None else [microbatch]
+        sizes = prediction.shown_sizes() if microbatch is None else [microbatch]
         shown = microbatch or max(1, largest)
         console.print(memory_table(prediction, sizes))
         console.print(legend(prediction.breakdown(shown)))

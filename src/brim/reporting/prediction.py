@@ -62,6 +62,10 @@ class Predicted(Protocol):
         """Bounds on the largest."""
         ...
 
+    def shown_sizes(self) -> list[int]:
+        """Return the sizes worth showing."""
+        ...
+
     def peak(self, microbatch: int) -> Peak:
         """Return the peaks of a microbatch."""
         ...
