@@ -25,6 +25,7 @@ from brim.reporting.kept_plans import kept_plans_table
 from brim.reporting.live import LiveObserver
 from brim.reporting.plan import plan_report
 from brim.reporting.prediction import Predicted, answer_table, gpus_table, legend, memory_table, modules_table
+from brim.reporting.remarks import remarks
 from brim.reporting.table import findings_table, history_table, notes_of
 from brim.units import format_bytes
 
@@ -94,6 +95,9 @@ def print_predictions(workload: str, predictions: Sequence[Predicted], *, microb
         sizes = prediction.shown_sizes() if microbatch is None else [microbatch]
         shown = microbatch or max(1, largest)
         console.print(memory_table(prediction, sizes))
+        if microbatch is None:
+            for remark in remarks(prediction):
+                console.print(Text(remark), soft_wrap=True)
         console.print(legend(prediction.breakdown(shown)))
         console.print(modules_table(prediction.modules(shown)))
         advice = prediction.remedy(shown)

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from brim.cases import Case
 from brim.devices.catalog import Gpu
+from brim.reporting.remarks import Searched
 from brim.units import format_bytes
 
 _BAR_WIDTH = 40
@@ -45,17 +46,12 @@ class Peak(Protocol):
         ...
 
 
-class Predicted(Protocol):
+class Predicted(Searched, Protocol):
     """What is shown of a prediction."""
 
     gpu: Gpu
     case: Case
     kind: str
-
-    @property
-    def largest(self) -> int:
-        """The largest microbatch that fits."""
-        ...
 
     @property
     def interval(self) -> tuple[int, int]:
@@ -110,6 +106,8 @@ def _answer(prediction: Predicted) -> Text:
     low, high = prediction.interval
     if not prediction.largest:
         return Text("nothing fits", "red")
+    if prediction.stopped_by != "memory" and low == prediction.largest:
+        return Text(f"≥ {prediction.largest:,}", "bold")
     return Text.assemble((f"{prediction.largest:,}", "bold"), f" ({low:,}–{high:,})")
 
 

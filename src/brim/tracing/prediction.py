@@ -100,6 +100,24 @@ class Prediction:
         low, high = self._replays.bounds(largest, self._capacity_bytes(), doubt_bytes)
         return min(low, largest), largest if self.above is None else max(high, largest)
 
+    @cached_property
+    def fits_above(self) -> int | None:
+        """The largest of a few sizes up to the upper bound that fits although `above` does not; None without any.
+
+        How the allocator cuts its segments is no matter of size alone. Off the line, where each would cost a trace,
+        none is tried.
+        """
+        if self.above is None or not self.is_exact:
+            return None
+        return self._replays.fits_above(self.above, self.interval[1], self._capacity_bytes())
+
+    @cached_property
+    def expandable_helps(self) -> bool:
+        """Whether with expandable segments all sizes fit up to `fits_above`."""
+        if self.fits_above is None or self.runtime.expandable_segments:
+            return False
+        return self._replays_with(expandable=True).search(self._capacity_bytes()).largest >= self.fits_above
+
     @property
     def is_exact(self) -> bool:
         """Whether sizes between traces lie on a line, checked by a third trace."""
@@ -152,6 +170,7 @@ class Prediction:
             "largest": self.largest,
             "interval": list(self.interval),
             "stopped_by": self.stopped_by,
+            "fits_above": self.fits_above,
             "peaks": [
                 {"microbatch": size, **asdict(self.peak(size)), "breakdown": self.breakdown(size)} for size in sizes
             ],

@@ -11,6 +11,9 @@ from brim.tracing.sizes import TracedSizes
 
 # How many sizes just below an answer must fit as well.
 _NEIGHBOURS = 4
+# How many sizes above an answer are tried, and what they are a multiple of where there is room: what people choose.
+_NUM_ABOVE = 8
+_ROUND_SIZE = 8
 # How far below the answer another size must lie, as a ratio, for the slope between them to be no accident.
 _APART = 1.05
 
@@ -91,6 +94,13 @@ class Replays:
             curve_through(apart).size_at(held[largest] * each / capacity_bytes, cap=self._cap) for each in capacities
         )
         return largest if self.fits(largest, capacities[0]) else least, most
+
+    def fits_above(self, above: int, most: int, capacity_bytes: int) -> int | None:
+        """Return the largest of a few sizes above one that does not fit, and up to `most`, that does; None without."""
+        stride = max(1, (most - above) // _NUM_ABOVE)
+        stride = stride // _ROUND_SIZE * _ROUND_SIZE or stride
+        sizes = range(most // stride * stride, above, -stride)
+        return next((size for size in sizes if self.fits(size, capacity_bytes)), None)
 
     def _held_bytes(self, microbatch: int) -> int:
         peaks = self.peaks(microbatch, None)
