@@ -34,12 +34,12 @@ class Replays:
         self._cap = cap
         workspaces = cublas_bytes(gpu, trains=traced.workload_class.kind == "train")
         self._workspaces = [(-1 - index, size) for index, size in enumerate(workspaces)]
-        # Whether sizes lie on a line is part of the key: what the line said holds no longer once it is dropped.
+        # What the line says of a size holds until that is traced, or the line dropped.
         self._peaks: dict[tuple[int, int | None, bool], AllocatorPeaks | None] = {}
 
     def peaks(self, microbatch: int, capacity_bytes: int | None) -> AllocatorPeaks | None:
         """Return the allocator's peaks at a microbatch; None where that does not fit."""
-        key = (microbatch, capacity_bytes, self._traced.is_exact)
+        key = (microbatch, capacity_bytes, self._traced.is_on_line(microbatch))
         if key not in self._peaks:
             events = [*self._workspaces, *self._traced.events(microbatch)]
             try:

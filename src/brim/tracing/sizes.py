@@ -55,6 +55,10 @@ class TracedSizes:
         """Whether sizes between traces lie on a line."""
         return self._line is not None
 
+    def is_on_line(self, microbatch: int) -> bool:
+        """Return whether what is said of a microbatch is the line's, not its own trace's."""
+        return self._line is not None and microbatch not in self._traces
+
     @property
     def num_operations(self) -> int:
         """How many operations the first trace saw."""
@@ -77,13 +81,13 @@ class TracedSizes:
 
     def record(self, microbatch: int) -> Record:
         """Return every storage of a microbatch with its lifetime."""
-        if microbatch in self._traces or self._line is None:
+        if self._line is None or not self.is_on_line(microbatch):
             return self._trace(microbatch).record
         return self._line.at(microbatch)
 
     def events(self, microbatch: int) -> tuple[tuple[int, int], ...]:
         """Return what the allocator is asked for, without the rest of a record, which a search does not need."""
-        if microbatch in self._traces or self._line is None:
+        if self._line is None or not self.is_on_line(microbatch):
             return self._trace(microbatch).record.events
         return self._line.events_at(microbatch)
 
