@@ -105,6 +105,20 @@ def test_where_larger_sizes_take_too_long_to_trace_the_search_ends_there(traced,
     assert prediction.interval == (prediction.largest, prediction.largest)
 
 
+def test_a_size_that_was_traced_is_no_longer_what_the_line_said():
+    class OneApart(Train):
+        def step(self, batch):
+            if len(batch) == 1:
+                torch.empty(2**26, device=self.device)
+            super().step(batch)
+
+    prediction = predict(OneApart, gpu=SMALL)
+    by_line = prediction.peak(1).allocated_bytes
+    assert not prediction._traced.confirm(1)
+    assert prediction.peak(1).allocated_bytes >= by_line + 4 * 2**26 - 2**20
+    assert prediction.is_exact
+
+
 def test_an_answer_that_is_the_cap_is_told_apart_from_one_of_memory():
     capped, full = predict(Train, gpu=SMALL, cap=64), predict(Train, gpu=SMALL)
     assert (capped.stopped_by, capped.above, capped.shown_sizes()) == ("cap", None, [1, 64])
