@@ -88,8 +88,9 @@ def print_predictions(workload: str, predictions: Sequence[Predicted], *, microb
     console = results_console()
     if microbatch is None:
         kind = predictions[0].kind
+        table = answer_table(predictions)  # which searches, and may end in an error
         console.print(Text(f"{workload} ({kind}), the largest microbatch, with likely bounds:", "bold"), soft_wrap=True)
-        console.print(answer_table(predictions))
+        console.print(table)
     for prediction in predictions:
         largest = prediction.largest
         sizes = prediction.shown_sizes() if microbatch is None else [microbatch]

@@ -126,8 +126,7 @@ class Prediction:
     def peak(self, microbatch: int) -> MemoryPeak:
         """Return the peaks of a microbatch; of one that does not fit, what it would need."""
         _check_microbatch(microbatch)
-        peaks = self._replays.peaks(microbatch, self._capacity_bytes()) or self._replays.peaks(microbatch, None)
-        assert peaks is not None
+        peaks = self._replays.peaks_with_room(microbatch, self._capacity_bytes())
         return MemoryPeak(
             allocated_bytes=peaks.allocated_bytes,
             reserved_bytes=peaks.reserved_bytes,

@@ -11,6 +11,8 @@ from brim.tracing.sizes import TracedSizes
 
 # How many sizes just below an answer must fit as well.
 _NEIGHBOURS = 4
+# What a size that does not fit is given to see what it needs, as ratios to what there is.
+_ROOMS = (1.0, 1.01, 1.02, 1.05, 1.1, 1.25, 1.5, 2.0)
 # How many sizes above an answer are tried, and what they are a multiple of where there is room: what people choose.
 _NUM_ABOVE = 8
 _ROUND_SIZE = 8
@@ -52,13 +54,23 @@ class Replays:
         """Return whether a microbatch fits."""
         return self.peaks(microbatch, capacity_bytes) is not None
 
+    def peaks_with_room(self, microbatch: int, capacity_bytes: int) -> AllocatorPeaks:
+        """Return the peaks of a microbatch; of one that does not fit, those with a little more capacity.
+
+        Without any limit an allocator never gives back what it caches, and would seem to need many times as much.
+        """
+        for room in _ROOMS:
+            peaks = self.peaks(microbatch, int(capacity_bytes * room))
+            if peaks is not None:
+                return peaks
+        return self._without_limit(microbatch)
+
     def needed_bytes(self, microbatch: int, capacity_bytes: int) -> int:
         """Return what a microbatch reserves: more than the capacity only where giving cached memory back is no help."""
-        peaks = self.peaks(microbatch, None)
-        assert peaks is not None
+        reserved_bytes = self._without_limit(microbatch).reserved_bytes
         if self.fits(microbatch, capacity_bytes):
-            return min(peaks.reserved_bytes, capacity_bytes)
-        return max(peaks.reserved_bytes, capacity_bytes + 1)
+            return min(reserved_bytes, capacity_bytes)
+        return max(reserved_bytes, capacity_bytes + 1)
 
     def search(self, capacity_bytes: int, *, start: int | None = None) -> Bracket:
         """Return where sizes stop to fit into the capacity, off the line beginning with `start`."""
@@ -87,7 +99,7 @@ class Replays:
         if self._traced.is_exact or not largest:
             least, most = (self.search(each).largest for each in capacities)
             return least, most
-        held = {size: self._held_bytes(size) for size in self._traced.sizes}
+        held = {size: self._without_limit(size).allocated_bytes for size in self._traced.sizes}
         # The slope beyond the sizes is no accident of two that lie close together.
         apart = {size: each for size, each in held.items() if size <= largest / _APART or size == largest}
         least, most = (
@@ -102,10 +114,10 @@ class Replays:
         sizes = range(most // stride * stride, above, -stride)
         return next((size for size in sizes if self.fits(size, capacity_bytes)), None)
 
-    def _held_bytes(self, microbatch: int) -> int:
+    def _without_limit(self, microbatch: int) -> AllocatorPeaks:
         peaks = self.peaks(microbatch, None)
         assert peaks is not None
-        return peaks.allocated_bytes
+        return peaks
 
     def _known(self, capacity_bytes: int) -> dict[int, int]:
         sizes = [size for size in self._traced.sizes if size <= self._cap]
