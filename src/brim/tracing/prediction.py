@@ -75,7 +75,7 @@ class Prediction:
         self._traced = traced
         self._replays = self._replays_with(expandable=runtime.expandable_segments)
 
-    @cached_property
+    @property
     def largest(self) -> int:
         """The largest microbatch that fits; 0 where not even 1 does."""
         return self._found.largest
@@ -95,10 +95,10 @@ class Prediction:
     @cached_property
     def interval(self) -> tuple[int, int]:
         """Honest bounds on `largest`; off the line they are interpolated between the sizes that were traced."""
-        largest = self.largest  # first, as it decides whether there is a line
+        found = self._found  # first, as it decides whether there is a line
         doubt_bytes = int(DOUBT * self.gpu.memory_bytes) + CONTEXT_DOUBT_BYTES
-        low, high = self._replays.bounds(largest, self._capacity_bytes(), doubt_bytes)
-        return min(low, largest), largest if self.above is None else max(high, largest)
+        low, high = self._replays.bounds(found, self._capacity_bytes(), doubt_bytes)
+        return min(low, found.largest), found.largest if found.above is None else max(high, found.largest)
 
     @cached_property
     def fits_above(self) -> int | None:

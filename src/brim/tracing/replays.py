@@ -89,12 +89,14 @@ class Replays:
             found = Bracket(largest=found.largest, above=found.above or unsteady)
         return found
 
-    def bounds(self, largest: int, capacity_bytes: int, doubt_bytes: int) -> tuple[int, int]:
-        """Return the largest sizes for less and for more capacity, where `largest` is the one for just as much.
+    def bounds(self, found: Bracket, capacity_bytes: int, doubt_bytes: int) -> tuple[int, int]:
+        """Return the largest sizes for less and for more capacity, given what was found for just as much.
 
-        On the line both are searched. Off it a bound is where tensors hold as much less, or more, than at `largest`, on
-        straight lines between the sizes that were traced: bounds are not worth a trace each.
+        On the line both are searched. Off it a bound is where tensors hold as much less, or more, than at the largest
+        size, on straight lines between the sizes that were traced: bounds are not worth a trace each. Where one side of
+        the bracket stays as it is, memory jumps there, and the bound is the answer itself.
         """
+        largest, above = found.largest, found.above
         capacities = capacity_bytes - doubt_bytes, capacity_bytes + doubt_bytes
         if self._traced.is_exact or not largest:
             least, most = (self.search(each).largest for each in capacities)
@@ -105,7 +107,11 @@ class Replays:
         least, most = (
             curve_through(apart).size_at(held[largest] * each / capacity_bytes, cap=self._cap) for each in capacities
         )
-        return largest if self.fits(largest, capacities[0]) else least, most
+        if self.fits(largest, capacities[0]):
+            least = largest
+        if above is None or not self.fits(above, capacities[1]):
+            most = largest
+        return least, most
 
     def fits_above(self, above: int, most: int, capacity_bytes: int) -> int | None:
         """Return the largest of a few sizes above one that does not fit, and up to `most`, that does; None without."""

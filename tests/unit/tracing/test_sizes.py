@@ -96,6 +96,18 @@ def test_off_the_line_the_answer_was_traced_and_its_bounds_lie_around_it(traced)
     assert prediction.largest * 0.85 < low < prediction.largest < high < prediction.largest * 1.15
 
 
+def test_bounds_at_a_jump_are_the_answer_itself():
+    class Jumps(Train):
+        def step(self, batch):
+            if len(batch) > 1000:
+                torch.empty(2**34, device=self.device)
+            super().step(batch)
+
+    prediction = predict(Jumps, gpu=LARGE)
+    assert 500 < prediction.largest <= 1000 < prediction.above
+    assert prediction.interval == (prediction.largest, prediction.largest)
+
+
 def test_where_larger_sizes_take_too_long_to_trace_the_search_ends_there(traced, monkeypatch):
     monkeypatch.setattr(sizes, "_MOST_OPERATIONS", 3000)
     monkeypatch.setattr(sizes, "_FAR", 512)
