@@ -25,6 +25,7 @@ from brim.reporting.kept_plans import kept_plans_table
 from brim.reporting.live import LiveObserver
 from brim.reporting.plan import plan_report
 from brim.reporting.prediction import Predicted, answer_table, gpus_table, legend, memory_table, modules_table
+from brim.reporting.remarks import remarks
 from brim.reporting.table import findings_table, history_table, notes_of
 from brim.units import format_bytes
 
@@ -90,8 +91,9 @@ def print_predictions(workload: str, predictions: Sequence[Predicted], *, microb
     is_detailed = len(predictions) <= _MOST_DETAILED
     if microbatch is None or not is_detailed:
         what = "the largest microbatch, with likely bounds" if microbatch is None else f"microbatch {microbatch:,}"
+        table = answer_table(predictions, microbatch=microbatch)  # which searches, and may end in an error
         console.print(Text(f"{workload} ({predictions[0].kind}), {what}:", "bold"), soft_wrap=True)
-        console.print(answer_table(predictions, microbatch=microbatch))
+        console.print(table)
     if is_detailed:
         for prediction in predictions:
             _print_prediction(console, prediction, microbatch)
@@ -100,11 +102,13 @@ def print_predictions(workload: str, predictions: Sequence[Predicted], *, microb
 
 
 def _print_prediction(console: Console, prediction: Predicted, microbatch: int | None) -> None:
-    largest = prediction.largest if microbatch is None else 0
-    sizes = sorted({1, max(1, largest), largest + 1}) if microbatch is None else [microbatch]
-    shown = microbatch or max(1, largest)
+    sizes = prediction.shown_sizes() if microbatch is None else [microbatch]
+    shown = microbatch or max(1, prediction.largest)
     has_colors = console.color_system is not None and not console.no_color
     console.print(memory_table(prediction, sizes, has_colors=has_colors))
+    if microbatch is None:
+        for remark in remarks(prediction):
+            console.print(Text(remark), soft_wrap=True)
     console.print(legend(prediction.breakdown(shown), shown, has_colors=has_colors))
     console.print(modules_table(prediction.modules(shown), shown))
     advice = prediction.remedy(shown)

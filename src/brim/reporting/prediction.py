@@ -12,6 +12,7 @@ from rich.text import Text
 
 from brim.cases import Case
 from brim.devices.catalog import Gpu
+from brim.reporting.remarks import Searched
 from brim.units import format_bytes
 
 _BAR_WIDTH = 40
@@ -55,7 +56,7 @@ class Peak(Protocol):
         ...
 
 
-class Predicted(Protocol):
+class Predicted(Searched, Protocol):
     """What is shown of a prediction."""
 
     gpu: Gpu
@@ -63,13 +64,12 @@ class Predicted(Protocol):
     kind: str
 
     @property
-    def largest(self) -> int:
-        """The largest microbatch that fits."""
-        ...
-
-    @property
     def interval(self) -> tuple[int, int]:
         """Bounds on the largest."""
+        ...
+
+    def shown_sizes(self) -> list[int]:
+        """Return the sizes worth showing."""
         ...
 
     def peak(self, microbatch: int) -> Peak:
@@ -117,6 +117,8 @@ def _answer(prediction: Predicted) -> Text:
     low, high = prediction.interval
     if not prediction.largest:
         return Text("nothing fits", "red")
+    if prediction.stopped_by != "memory" and low == prediction.largest:
+        return Text(f"≥ {prediction.largest:,}", "bold")
     return Text.assemble((f"{prediction.largest:,}", "bold"), f" ({low:,}–{high:,})")
 
 

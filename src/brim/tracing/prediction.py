@@ -12,19 +12,18 @@ from brim.devices.catalog import Gpu, find_gpu
 from brim.devices.device import check_fill
 from brim.errors import InputError
 from brim.searching.bounds import LARGEST_MICROBATCH
-from brim.tracing.allocator import AllocatorFullError, AllocatorPeaks, replay
+from brim.tracing.bracket import Bracket
 from brim.tracing.changes import TracedJob
 from brim.tracing.cuda_like import has_flash_attention
 from brim.tracing.overheads import CONTEXT_DOUBT_BYTES, context_bytes, cublas_bytes
 from brim.tracing.remedies import Remedies
+from brim.tracing.replays import Replays
 from brim.tracing.runtime import Runtime, runtime_here
 from brim.tracing.sizes import TracedSizes
 from brim.tracing.timeline import timeline
 from brim.workload import Workload, check_class, load
 
 SCHEMA = "brim.prediction/1"
-# How many sizes just below an answer must fit as well.
-_NEIGHBOURS = 4
 # How many modules are named.
 NUM_MODULES = 10
 # Sizes of the curve of memory over the microbatch: enough to draw it, few enough to replay.
@@ -75,24 +74,50 @@ class Prediction:
         self.cap = cap
         self.context_bytes = context_bytes(gpu, runtime) if context is None else context
         self._traced = traced
-        self._reserved: dict[tuple[int, int | None], AllocatorPeaks | None] = {}
+        self._replays = self._replays_with(expandable=runtime.expandable_segments)
 
-    @cached_property
+    @property
     def largest(self) -> int:
         """The largest microbatch that fits; 0 where not even 1 does."""
-        largest = self._search(self._capacity_bytes())
-        if largest and not self._traced.confirm(largest):
-            self._reserved.clear()
-            largest = self._search(self._capacity_bytes())
-        return largest
+        return self._found.largest
+
+    @property
+    def above(self) -> int | None:
+        """The smallest microbatch that was found not to fit; None where the search ended before memory did."""
+        return self._found.above
+
+    @property
+    def stopped_by(self) -> str:
+        """What ended the search: `memory`, the `cap`, or `time`, where a larger microbatch takes too long to trace."""
+        if self.above is not None:
+            return "memory"
+        return "cap" if self.largest >= (self.cap or LARGEST_MICROBATCH) else "time"
 
     @cached_property
     def interval(self) -> tuple[int, int]:
-        """Honest bounds on `largest`."""
+        """Honest bounds on `largest`; off the line they are interpolated between the sizes that were traced."""
+        found = self._found  # first, as it decides whether there is a line
         doubt_bytes = int(DOUBT * self.gpu.memory_bytes) + CONTEXT_DOUBT_BYTES
-        low = self._search(self._capacity_bytes(doubt_bytes))
-        high = self._search(self._capacity_bytes(-doubt_bytes))
-        return min(low, self.largest), max(high, self.largest)
+        low, high = self._replays.bounds(found, self._capacity_bytes(), doubt_bytes)
+        return min(low, found.largest), found.largest if found.above is None else max(high, found.largest)
+
+    @cached_property
+    def fits_above(self) -> int | None:
+        """The largest of a few sizes up to the upper bound that fits although `above` does not; None without any.
+
+        How the allocator cuts its segments is no matter of size alone. Off the line, where each would cost a trace,
+        none is tried.
+        """
+        if self.above is None or not self.is_exact:
+            return None
+        return self._replays.fits_above(self.above, self.interval[1], self._capacity_bytes())
+
+    @cached_property
+    def expandable_helps(self) -> bool:
+        """Whether with expandable segments all sizes fit up to `fits_above`."""
+        if self.fits_above is None or self.runtime.expandable_segments:
+            return False
+        return self._replays_with(expandable=True).search(self._capacity_bytes()).largest >= self.fits_above
 
     @property
     def is_exact(self) -> bool:
@@ -102,8 +127,8 @@ class Prediction:
     def peak(self, microbatch: int) -> MemoryPeak:
         """Return the peaks of a microbatch; of one that does not fit, what it would need without any cached memory."""
         _check_microbatch(microbatch)
-        fitting = self._replay(microbatch, self._capacity_bytes())
-        peaks = fitting or self._replay(microbatch, None)
+        fitting = self._replays.peaks(microbatch, self._capacity_bytes())
+        peaks = fitting or self._replays.peaks(microbatch, None)
         assert peaks is not None
         reserved_bytes = peaks.reserved_bytes if fitting else peaks.allocated_bytes
         return MemoryPeak(
@@ -124,17 +149,21 @@ class Prediction:
 
     def fits(self, microbatch: int) -> bool:
         """Return whether a microbatch fits."""
-        return self._replay(microbatch, self._capacity_bytes()) is not None
+        return self._replays.fits(microbatch, self._capacity_bytes())
+
+    def shown_sizes(self) -> list[int]:
+        """Return the sizes worth showing: 1, the largest and one that does not fit."""
+        return sorted({1, max(1, self.largest), self.above or 1})
 
     def largest_with(self, saved_bytes: int) -> int:
         """Return the largest microbatch that would fit if the job held that much less whatever its size."""
         # Room can make the allocator cut its segments worse, so a larger size may not fit where a smaller one does.
-        return max(self.largest, self._search(self._capacity_bytes(-saved_bytes)))
+        return max(self.largest, self._replays.search(self._capacity_bytes(saved_bytes)).largest)
 
     def to_dict(self, workload: str, *, microbatch: int | None = None) -> dict[str, Any]:
         """Return the document `brim.prediction/1`."""
         shown = microbatch or max(1, self.largest)
-        sizes = sorted({1, max(1, self.largest), self.largest + 1}) if microbatch is None else [microbatch]
+        sizes = self.shown_sizes() if microbatch is None else [microbatch]
         return {
             "schema": SCHEMA,
             "workload": workload,
@@ -143,6 +172,8 @@ class Prediction:
             "gpu": {"name": self.gpu.name, "memory_bytes": self.gpu.memory_bytes},
             "largest": self.largest,
             "interval": list(self.interval),
+            "stopped_by": self.stopped_by,
+            "fits_above": self.fits_above,
             "peaks": [{**self._point(size), **asdict(self.peak(size))} for size in sizes],
             "modules": [
                 {"name": name, "bytes": size} for name, size in list(self.modules(shown).items())[:NUM_MODULES]
@@ -176,53 +207,20 @@ class Prediction:
     def _point(self, microbatch: int) -> dict[str, Any]:
         return {"microbatch": microbatch, "fits": self.fits(microbatch), "breakdown": self.breakdown(microbatch)}
 
-    def _replay(self, microbatch: int, capacity_bytes: int | None) -> AllocatorPeaks | None:
-        key = (microbatch, capacity_bytes)
-        if key not in self._reserved:
-            workspaces = cublas_bytes(self.gpu, trains=self.kind == "train")
-            events = [(-1 - index, size) for index, size in enumerate(workspaces)]
-            events.extend(self._traced.events(microbatch))
-            try:
-                self._reserved[key] = replay(
-                    events, capacity_bytes=capacity_bytes, expandable=self.runtime.expandable_segments
-                )
-            except AllocatorFullError:
-                self._reserved[key] = None
-        return self._reserved[key]
+    @cached_property
+    def _found(self) -> Bracket:
+        found = self._replays.search(self._capacity_bytes())
+        if found.largest and not self._traced.confirm(found.largest):
+            found = self._replays.search(self._capacity_bytes(), start=found.largest)
+        if found.above is None:
+            self._traced.check_growth(found.largest)
+        return found
 
-    def _capacity_bytes(self, doubt_bytes: int = 0) -> int:
-        return int(self.gpu.memory_bytes * self.fill) - self.context_bytes - doubt_bytes
+    def _replays_with(self, *, expandable: bool) -> Replays:
+        return Replays(self._traced, gpu=self.gpu, expandable=expandable, cap=self.cap or LARGEST_MICROBATCH)
 
-    def _search(self, capacity_bytes: int) -> int:
-        """Return the largest microbatch that a replay fits into the capacity."""
-        cap = self.cap or LARGEST_MICROBATCH
-
-        def fits(size: int) -> bool:
-            return self._replay(size, capacity_bytes) is not None
-
-        if not fits(1):
-            return 0
-        largest = _largest(fits, cap=cap)
-        # The allocator may serve one size by luck and not those just below it: an answer has neighbours that fit.
-        near = _NEIGHBOURS if self.is_exact else 0  # else each would cost a trace
-        while unsteady := [size for size in range(max(1, largest - near), largest) if not fits(size)]:
-            largest = _largest(fits, cap=unsteady[0] - 1)
-        return largest
-
-
-def _largest(fits: Callable[[int], bool], *, cap: int) -> int:
-    """Return the largest size up to `cap` that fits, where 1 does, by doubling and then halving the step."""
-    low, high = 1, 2
-    while high < cap and fits(high):
-        low, high = high, high * 2
-    if high >= cap:
-        if fits(cap):
-            return cap
-        high = cap
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    def _capacity_bytes(self, more_bytes: int = 0) -> int:
+        return int(self.gpu.memory_bytes * self.fill) - self.context_bytes + more_bytes
 
 
 def predict(

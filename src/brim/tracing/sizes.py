@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 from brim.cases import Case
 from brim.errors import TraceError
+from brim.searching.bounds import LARGEST_MICROBATCH
+from brim.tracing.leaks import check_leak, held_by_steps
 from brim.tracing.line import RecordLine, line_through
 from brim.tracing.record import Record
 from brim.tracing.traces import Trace, trace
-from brim.units import format_bytes
 from brim.workload import Workload
 
 # The sizes traced first: neither is 1, which code likes to treat apart, and both are cheap.
 _FIRST_SIZES = (4, 6)
-# What is held after one step more than after the last, as a share of the peak, that is no accident; seen this often.
-_LEAK = 0.001
-_LEAK_STEPS = 4
+# Where to look again before memory is said not to grow: a batch may be padded to a multiple of many samples.
+_SECOND_LOOK = (64, 1024)
+# A guess beyond this many samples is not traced before this many are: a step may take its batch apart, piece by piece.
+_FAR = 4096
+# How many operations a trace may have where they grow with the microbatch; about 5,000 take a second.
+_MOST_OPERATIONS = 50_000
+# From when on operations grow with the microbatch, as a ratio to those of the smallest.
+_GROWN = 2
+# Where something of the first step is held after it, the second needs room beside that.
+_STEPS_WITH_STATE = 2
 
 
 class TracedSizes:
@@ -31,35 +37,57 @@ class TracedSizes:
         self.case = case
         self._capability = capability
         self._traces: dict[int, Trace] = {}
+        self._steps: int | None = None
         low, high = _FIRST_SIZES
+        if len(self._trace(low).held_bytes) < _STEPS_WITH_STATE and held_by_steps(self._trace(low).record):
+            self._steps = _STEPS_WITH_STATE
+            self._traces.clear()
         first, second = self._trace(low), self._trace(high)
-        if not _grows(first.record, second.record):
-            raise TraceError(
-                f"Memory does not grow with the microbatch: {low} and {high} samples both need "
-                f"{first.peak_bytes:,} bytes. Make `batch` return as many samples as it is asked for."
-            )
-        self._check_leak(first)
-        self._line: RecordLine | None = line_through(low, first.record, high, second.record)
+        self._line: RecordLine | None = None
+        if _asked_bytes(first.record) < _asked_bytes(second.record):
+            self._line = line_through(low, first.record, high, second.record)
+        elif all(self._are_same(high, size) for size in _SECOND_LOOK):
+            raise _no_growth(low, _SECOND_LOOK[-1], first.peak_bytes)
+        check_leak(workload_class, case, {low: first, high: second}, capability)
 
     @property
     def is_exact(self) -> bool:
         """Whether sizes between traces lie on a line."""
         return self._line is not None
 
+    def is_on_line(self, microbatch: int) -> bool:
+        """Return whether what is said of a microbatch is the line's, not its own trace's."""
+        return self._line is not None and microbatch not in self._traces
+
     @property
     def num_operations(self) -> int:
         """How many operations the first trace saw."""
         return self._traces[_FIRST_SIZES[0]].num_operations
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The microbatches that were traced."""
+        return tuple(sorted(self._traces))
+
+    @property
+    def most_affordable(self) -> int:
+        """The largest microbatch whose trace takes not much longer than others; operations may grow with it."""
+        small, large = self._traces[self.sizes[0]], self._traces[self.sizes[-1]]
+        if large.num_operations < _GROWN * small.num_operations:
+            return LARGEST_MICROBATCH
+        per_sample = (large.num_operations - small.num_operations) / (large.microbatch - small.microbatch)
+        more = max(0, _MOST_OPERATIONS - large.num_operations) / per_sample
+        return min(LARGEST_MICROBATCH, large.microbatch + int(more))
+
     def record(self, microbatch: int) -> Record:
         """Return every storage of a microbatch with its lifetime."""
-        if microbatch in self._traces or self._line is None:
+        if self._line is None or not self.is_on_line(microbatch):
             return self._trace(microbatch).record
         return self._line.at(microbatch)
 
     def events(self, microbatch: int) -> tuple[tuple[int, int], ...]:
         """Return what the allocator is asked for, without the rest of a record, which a search does not need."""
-        if microbatch in self._traces or self._line is None:
+        if self._line is None or not self.is_on_line(microbatch):
             return self._trace(microbatch).record.events
         return self._line.events_at(microbatch)
 
@@ -67,6 +95,8 @@ class TracedSizes:
         """Trace a microbatch; where it does not lie on the line, return False and trust the line no longer."""
         if self._line is None or microbatch in self._traces:
             return True
+        if microbatch > _FAR and not self.confirm(_FAR):
+            return False
         expected = self._line.events_at(microbatch)
         if self._trace(microbatch).record.events == expected:
             return True
@@ -74,28 +104,30 @@ class TracedSizes:
             self._line = None
         return False
 
+    def check_growth(self, largest: int) -> None:
+        """Refuse a batch that stops growing: one whose largest asks for no more than a much smaller one."""
+        smaller = [size for size in self.sizes if _FIRST_SIZES[-1] < size <= largest // 2] or [largest // 2]
+        if not self.is_exact and smaller[-1] > _FIRST_SIZES[-1] and self._are_same(smaller[-1], largest):
+            raise _no_growth(smaller[-1], largest, self._trace(largest).peak_bytes)
+
+    def _are_same(self, small: int, large: int) -> bool:
+        """Return whether two sizes ask for the same memory."""
+        return _asked_bytes(self._trace(small).record) >= _asked_bytes(self._trace(large).record)
+
     def _trace(self, microbatch: int) -> Trace:
         if microbatch not in self._traces:
-            self._traces[microbatch] = trace(self.workload_class, self.case, microbatch, capability=self._capability)
+            self._traces[microbatch] = trace(
+                self.workload_class, self.case, microbatch, steps=self._steps, capability=self._capability
+            )
         return self._traces[microbatch]
 
-    def _check_leak(self, traced: Trace) -> None:
-        """Refuse a step after which more is held each time: no microbatch fits that for long."""
-        held_bytes = traced.held_bytes
-        if self.workload_class.kind != "train" or held_bytes[1] - held_bytes[0] <= _LEAK * traced.peak_bytes:
-            return
-        longer = trace(
-            self.workload_class, self.case, traced.microbatch, steps=_LEAK_STEPS, capability=self._capability
-        )
-        growth = [after - before for before, after in pairwise(longer.held_bytes)]
-        if all(each > _LEAK * traced.peak_bytes for each in growth):
-            module = longer.record.held_longest()
-            raise TraceError(
-                f"Every step holds {format_bytes(growth[-1])} more than the one before, made in "
-                f"{module or 'the step itself'}: something keeps tensors, e.g. a list of losses. "
-                "Keep loss.detach() or loss.item() instead, outside of the workload's step."
-            )
+
+def _asked_bytes(record: Record) -> int:
+    return sum(size for _, size in record.events)
 
 
-def _grows(small: Record, large: Record) -> bool:
-    return sum(size for _, size in large.events) > sum(size for _, size in small.events)
+def _no_growth(small: int, large: int, peak_bytes: int) -> TraceError:
+    return TraceError(
+        f"Memory does not grow with the microbatch: {small:,} and {large:,} samples both need {peak_bytes:,} bytes. "
+        "Make `batch` return as many samples as it is asked for."
+    )

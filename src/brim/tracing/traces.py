@@ -97,6 +97,7 @@ def trace(
         with _phase("batch"):
             batch = workload.batch(microbatch)
         ledger.phase = Phase.FORWARD
+        num_before = ledger.num_operations
         for _ in range(steps or NUM_STEPS[workload.kind]):
             ledger.begin_step()
             with _phase("step"):
@@ -104,8 +105,8 @@ def trace(
             watch.mark_gradients()
             held_bytes.append(ledger.live_bytes)
         record = ledger.record
-    if ledger.num_operations == 0:
-        raise TraceError("the step ran no torch operation on fake tensors")
+    if ledger.num_operations == num_before:
+        raise TraceError("the step runs no torch operation: there is nothing to predict. Run the model in `step`.")
     return Trace(
         microbatch=microbatch,
         peak_bytes=ledger.peak_bytes,

@@ -25,6 +25,7 @@ class Predicted:
     kind = "train"
     largest = 2
     interval = (1, 3)
+    stopped_by = "memory"
 
     def peak(self, microbatch):
         held = (7 if microbatch < 4 else 11) * GIB

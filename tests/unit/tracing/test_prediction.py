@@ -120,7 +120,7 @@ def test_memory_that_is_no_line_is_searched_by_traces():
     prediction = predict(Contrastive, gpu=SMALL)
     assert not prediction.is_exact
     assert prediction.fits(prediction.largest)
-    assert not prediction.fits(prediction.largest + 1)
+    assert not prediction.fits(prediction.above)
 
 
 def test_the_line_between_two_traces_is_the_third_trace():

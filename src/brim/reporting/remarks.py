@@ -1,0 +1,46 @@
+"""What is said under a predicted answer: that it is no limit of memory, or not the last size that fits."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Searched(Protocol):
+    """How the search for the largest microbatch ended."""
+
+    @property
+    def largest(self) -> int:
+        """The largest microbatch that fits."""
+        ...
+
+    @property
+    def stopped_by(self) -> str:
+        """What ended the search: `memory`, `cap` or `time`."""
+        ...
+
+    @property
+    def fits_above(self) -> int | None:
+        """A size above that fits although some in between do not."""
+        ...
+
+    @property
+    def expandable_helps(self) -> bool:
+        """Whether all sizes up to that one fit with expandable segments."""
+        ...
+
+
+def remarks(prediction: Searched) -> list[str]:
+    """Return what to add to the answer, a sentence each."""
+    largest, above = prediction.largest, prediction.fits_above
+    if prediction.stopped_by == "cap":
+        return [f"The search stopped at the cap of {largest:,}, not at the end of the memory."]
+    if prediction.stopped_by == "time":
+        return [
+            f"The search stopped at {largest:,}, not at the end of the memory: a larger microbatch runs so many "
+            "operations that tracing it takes too long."
+        ]
+    if above is None:
+        return []
+    cause = "by the accident of how the allocator cuts its segments"
+    remedy = "; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True avoids that" if prediction.expandable_helps else ""
+    return [f"Some sizes above {largest:,} fit too, up to {above:,}, {cause}{remedy}."]

@@ -1,0 +1,121 @@
+"""CUDA's allocator over traced sizes: what each needs on a GPU, which fits, and the largest that does."""
+
+from __future__ import annotations
+
+from brim.devices.catalog import Gpu
+from brim.searching.curve import curve_through
+from brim.tracing.allocator import AllocatorFullError, AllocatorPeaks, replay
+from brim.tracing.bracket import Bracket, close_in, halve
+from brim.tracing.overheads import cublas_bytes
+from brim.tracing.sizes import TracedSizes
+
+# How many sizes just below an answer must fit as well.
+_NEIGHBOURS = 4
+# How many sizes above an answer are tried, and what they are a multiple of where there is room: what people choose.
+_NUM_ABOVE = 8
+_ROUND_SIZE = 8
+# How far below the answer another size must lie, as a ratio, for the slope between them to be no accident.
+_APART = 1.05
+
+
+class Replays:
+    """What the allocator makes of the traced sizes of one case.
+
+    Args:
+        traced: The sizes.
+        gpu: The GPU, whose libraries take workspaces as well.
+        expandable: Whether the allocator's segments expand.
+        cap: The largest size to look for.
+    """
+
+    def __init__(self, traced: TracedSizes, *, gpu: Gpu, expandable: bool, cap: int) -> None:
+        self._traced = traced
+        self._expandable = expandable
+        self._cap = cap
+        workspaces = cublas_bytes(gpu, trains=traced.workload_class.kind == "train")
+        self._workspaces = [(-1 - index, size) for index, size in enumerate(workspaces)]
+        # What the line says of a size holds until that is traced, or the line dropped.
+        self._peaks: dict[tuple[int, int | None, bool], AllocatorPeaks | None] = {}
+
+    def peaks(self, microbatch: int, capacity_bytes: int | None) -> AllocatorPeaks | None:
+        """Return the allocator's peaks at a microbatch; None where that does not fit."""
+        key = (microbatch, capacity_bytes, self._traced.is_on_line(microbatch))
+        if key not in self._peaks:
+            events = [*self._workspaces, *self._traced.events(microbatch)]
+            try:
+                self._peaks[key] = replay(events, capacity_bytes=capacity_bytes, expandable=self._expandable)
+            except AllocatorFullError:
+                self._peaks[key] = None
+        return self._peaks[key]
+
+    def fits(self, microbatch: int, capacity_bytes: int) -> bool:
+        """Return whether a microbatch fits."""
+        return self.peaks(microbatch, capacity_bytes) is not None
+
+    def needed_bytes(self, microbatch: int, capacity_bytes: int) -> int:
+        """Return what a microbatch reserves: more than the capacity only where giving cached memory back is no help."""
+        reserved_bytes = self._without_limit(microbatch).reserved_bytes
+        if self.fits(microbatch, capacity_bytes):
+            return min(reserved_bytes, capacity_bytes)
+        return max(reserved_bytes, capacity_bytes + 1)
+
+    def search(self, capacity_bytes: int, *, start: int | None = None) -> Bracket:
+        """Return where sizes stop to fit into the capacity, off the line beginning with `start`."""
+        if not self._traced.is_exact:
+            return close_in(
+                lambda size: self.needed_bytes(size, capacity_bytes),
+                known=self._known(capacity_bytes),
+                capacity_bytes=capacity_bytes,
+                cap=lambda: min(self._cap, self._traced.most_affordable),
+                start=start,
+            )
+        found = halve(lambda size: self.fits(size, capacity_bytes), cap=self._cap)
+        # The allocator may serve one size by luck and not those just below it: an answer has neighbours that fit.
+        while unsteady := self._unsteady(found.largest, capacity_bytes):
+            found = halve(lambda size: self.fits(size, capacity_bytes), cap=unsteady - 1)
+            found = Bracket(largest=found.largest, above=found.above or unsteady)
+        return found
+
+    def bounds(self, found: Bracket, capacity_bytes: int, doubt_bytes: int) -> tuple[int, int]:
+        """Return the largest sizes for less and for more capacity, given what was found for just as much.
+
+        On the line both are searched. Off it a bound is where tensors hold as much less, or more, than at the largest
+        size, on straight lines between the sizes that were traced: bounds are not worth a trace each. Where one side of
+        the bracket stays as it is, memory jumps there, and the bound is the answer itself.
+        """
+        largest, above = found.largest, found.above
+        capacities = capacity_bytes - doubt_bytes, capacity_bytes + doubt_bytes
+        if self._traced.is_exact or not largest:
+            least, most = (self.search(each).largest for each in capacities)
+            return least, most
+        held = {size: self._without_limit(size).allocated_bytes for size in self._traced.sizes}
+        # The slope beyond the sizes is no accident of two that lie close together.
+        apart = {size: each for size, each in held.items() if size <= largest / _APART or size == largest}
+        least, most = (
+            curve_through(apart).size_at(held[largest] * each / capacity_bytes, cap=self._cap) for each in capacities
+        )
+        if self.fits(largest, capacities[0]):
+            least = largest
+        if above is None or not self.fits(above, capacities[1]):
+            most = largest
+        return least, most
+
+    def fits_above(self, above: int, most: int, capacity_bytes: int) -> int | None:
+        """Return the largest of a few sizes above one that does not fit, and up to `most`, that does; None without."""
+        stride = max(1, (most - above) // _NUM_ABOVE)
+        stride = stride // _ROUND_SIZE * _ROUND_SIZE or stride
+        sizes = range(most // stride * stride, above, -stride)
+        return next((size for size in sizes if self.fits(size, capacity_bytes)), None)
+
+    def _without_limit(self, microbatch: int) -> AllocatorPeaks:
+        peaks = self.peaks(microbatch, None)
+        assert peaks is not None
+        return peaks
+
+    def _known(self, capacity_bytes: int) -> dict[int, int]:
+        sizes = [size for size in self._traced.sizes if size <= self._cap]
+        return {size: self.needed_bytes(size, capacity_bytes) for size in sizes}
+
+    def _unsteady(self, largest: int, capacity_bytes: int) -> int | None:
+        near = range(max(1, largest - _NEIGHBOURS), largest)
+        return next((size for size in near if not self.fits(size, capacity_bytes)), None)

@@ -1,0 +1,29 @@
+from types import SimpleNamespace
+
+import pytest
+
+from brim.reporting.remarks import remarks
+
+
+@pytest.mark.parametrize(
+    ("stopped_by", "fits_above", "expandable_helps", "said"),
+    [
+        ("memory", None, False, ""),
+        ("cap", None, False, "stopped at the cap of 1,432, not at the end of the memory"),
+        ("time", None, False, "stopped at 1,432, not at the end of the memory: a larger microbatch runs so many"),
+        (
+            "memory",
+            1512,
+            False,
+            "Some sizes above 1,432 fit too, up to 1,512, by the accident of how the allocator cuts",
+        ),
+        ("memory", 1512, True, "segments; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True avoids that."),
+    ],
+)
+def test_how_a_search_ended_is_said_under_its_answer(stopped_by, fits_above, expandable_helps, said):
+    ended = SimpleNamespace(
+        largest=1432, stopped_by=stopped_by, fits_above=fits_above, expandable_helps=expandable_helps
+    )
+    told = " ".join(remarks(ended))
+    assert said in told
+    assert bool(said) == bool(told)

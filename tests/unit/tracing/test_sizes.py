@@ -1,0 +1,147 @@
+import pytest
+import torch
+from torch import nn
+
+import brim
+import brim.tracing.sizes as sizes
+from brim.devices.catalog import Gpu
+from brim.errors import TraceError
+from brim.tracing import predict
+
+LARGE = Gpu(name="large", memory_bytes=8 * 2**30, capability=(8, 6))
+SMALL = Gpu(name="small", memory_bytes=2**30, capability=(8, 6))
+
+
+class Train(brim.Workload):
+    def build(self):
+        self.model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 8)).to(self.device)
+        self.optimizer = torch.optim.SGD(self.model.parameters())
+
+    def batch(self, size):
+        return torch.randn(size, 64, device=self.device)
+
+    def step(self, batch):
+        self.model(batch).square().mean().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+class Normalizes(Train):
+    def build(self):
+        layers = nn.Linear(64, 256), nn.GELU(), nn.LayerNorm(256), nn.Dropout(), nn.Linear(256, 8)
+        self.model = nn.Sequential(*layers).to(self.device)
+        self.optimizer = torch.optim.SGD(self.model.parameters())
+
+
+class Padded(Train):
+    def batch(self, size):
+        return super().batch(-(-size // 8) * 8)
+
+
+class Capped(Train):
+    def batch(self, size):
+        return super().batch(min(size, 16))
+
+
+class Threshold(Train):
+    """Needs a large tensor more above a few samples, as some kernels do."""
+
+    def step(self, batch):
+        if len(batch) > 1000:
+            (batch @ torch.randn(64, 4096, device=self.device)).mul(2)
+        super().step(batch)
+
+
+class Accumulates(Train):
+    def step(self, batch):
+        for part in batch.split(32):
+            self.model(part).square().mean().backward()
+        self.optimizer.step()
+
+
+@pytest.fixture
+def traced(monkeypatch):
+    """The sizes that were traced, in order."""
+    asked, trace = [], sizes.trace
+
+    def note(workload_class, case, microbatch, **settings):
+        asked.append(microbatch)
+        return trace(workload_class, case, microbatch, **settings)
+
+    monkeypatch.setattr(sizes, "trace", note)
+    return asked
+
+
+@pytest.mark.parametrize("cap", [100, None])
+def test_a_batch_that_stops_growing_is_refused(cap):
+    prediction = predict(Capped, gpu=SMALL, cap=cap)
+    with pytest.raises(TraceError, match="does not grow with the microbatch"):
+        _ = prediction.largest
+
+
+def test_a_batch_padded_to_a_multiple_grows(traced):
+    prediction = predict(Padded, gpu=SMALL)
+    assert prediction.stopped_by == "memory"
+    assert prediction.fits(prediction.largest)
+    assert not prediction.fits(prediction.above)
+    assert len(traced) <= 14
+
+
+def test_off_the_line_the_answer_was_traced_and_its_bounds_lie_around_it(traced):
+    prediction = predict(Threshold, gpu=LARGE)
+    low, high = prediction.interval
+    assert not prediction.is_exact
+    assert {prediction.largest, prediction.above} <= set(traced)
+    assert len(traced) <= 12
+    assert prediction.largest * 0.85 < low < prediction.largest < high < prediction.largest * 1.15
+
+
+def test_bounds_at_a_jump_are_the_answer_itself():
+    class Jumps(Train):
+        def step(self, batch):
+            if len(batch) > 1000:
+                torch.empty(2**34, device=self.device)
+            super().step(batch)
+
+    prediction = predict(Jumps, gpu=LARGE)
+    assert 500 < prediction.largest <= 1000 < prediction.above
+    assert prediction.interval == (prediction.largest, prediction.largest)
+
+
+def test_where_larger_sizes_take_too_long_to_trace_the_search_ends_there(traced, monkeypatch):
+    monkeypatch.setattr(sizes, "_MOST_OPERATIONS", 3000)
+    monkeypatch.setattr(sizes, "_FAR", 512)
+    prediction = predict(Accumulates, gpu="h100-sxm")
+    assert prediction.stopped_by == "time"
+    assert prediction.largest == max(traced) < 10_000
+    assert prediction.interval == (prediction.largest, prediction.largest)
+
+
+def test_a_size_that_was_traced_is_no_longer_what_the_line_said():
+    class OneApart(Train):
+        def step(self, batch):
+            if len(batch) == 1:
+                torch.empty(2**26, device=self.device)
+            super().step(batch)
+
+    prediction = predict(OneApart, gpu=SMALL)
+    by_line = prediction.peak(1).allocated_bytes
+    assert not prediction._traced.confirm(1)
+    assert prediction.peak(1).allocated_bytes >= by_line + 4 * 2**26 - 2**20
+    assert prediction.is_exact
+
+
+def test_an_answer_that_is_the_cap_is_told_apart_from_one_of_memory():
+    capped, full = predict(Train, gpu=SMALL, cap=64), predict(Train, gpu=SMALL)
+    assert (capped.stopped_by, capped.above, capped.shown_sizes()) == ("cap", None, [1, 64])
+    assert (full.stopped_by, full.above) == ("memory", full.largest + 1)
+    assert capped.to_dict("x")["stopped_by"] == "cap"
+
+
+def test_a_larger_size_that_fits_by_accident_is_told():
+    # Found by trying sizes of memory: one where the allocator cuts a segment badly.
+    prediction = predict(Normalizes, gpu=Gpu(name="odd", memory_bytes=674 * 2**20, capability=(8, 6)))
+    assert not prediction.fits(prediction.above)
+    assert prediction.above < prediction.fits_above <= prediction.interval[1]
+    assert prediction.fits(prediction.fits_above)
+    assert prediction.to_dict("x")["fits_above"] == prediction.fits_above
