@@ -94,6 +94,7 @@ benchmark-prediction: $(VENV)/.installed-vision
 	PYTHONPATH=$(VISION) $(BIN)/python benchmarks/prediction.py cpu
 	PYTHONPATH=$(VISION) $(BIN)/python benchmarks/prediction.py xmem
 	PYTHONPATH=$(VISION) $(BIN)/python benchmarks/prediction.py timm
+	PYTHONPATH=$(VISION) $(BIN)/python benchmarks/prediction.py time --processes 1
 	$(BIN)/python benchmarks/prediction.py bert
 	$(BIN)/python benchmarks/prediction.py large
 

@@ -2,14 +2,15 @@
 
     python benchmarks/prediction.py cpu             # 23 models against the CPU allocator's real peak
     python benchmarks/prediction.py timm            # the largest batch of timm's models on an RTX 3090
+    python benchmarks/prediction.py time --processes 1  # what their traces cost on one core
     python benchmarks/prediction.py xmem            # peaks of training runs, beside four other estimators
     python benchmarks/prediction.py bert            # seven ways to train bert-large on a V100
     python benchmarks/prediction.py large           # what it takes to trace 70 billion parameters
     python benchmarks/prediction.py timm --limit 20 # a sample, spread over the file
 
-`cpu`, `timm` and `xmem` need timm and torchvision, which `make benchmark-prediction` installs apart; `bert` and `large`
-do without. `data/` says where the figures come from. Rows run in two processes and in an order of chance, so that a
-run that is stopped is a fair sample. One that was done is not done again: results are kept in
+`cpu`, `timm`, `time` and `xmem` need timm and torchvision, which `make benchmark-prediction` installs apart; `bert`
+and `large` do without. `data/` says where the figures come from. Rows run in two processes and in an order of chance,
+so that a run that is stopped is a fair sample. One that was done is not done again: results are kept in
 `results/prediction-SET.jsonl` until that file is deleted. What all add up to is in `results/prediction.json`.
 """
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 import argparse
 import csv
 import functools
+import itertools
 import json
 import math
 import multiprocessing
@@ -41,6 +43,9 @@ NUM_PROCESSES = 2
 ORDER_SEED = 0
 ESTIMATORS = ("xmem", "dnnmem", "schedtune", "llmem")
 ZOO_SIZES = (2, 4, 8)
+TIMM_CAPABILITY = (8, 6)
+# Of so many rows of timm's models, one is timed.
+TIMED_STRIDE = 12
 # Both cards' generations run the same kernels as far as memory shows.
 XMEM_CAPABILITY = (8, 6)
 # Batch, settings and the driver's "used" in MiB with 1,343 for the context. Source: transformers' guide to training on
@@ -76,7 +81,7 @@ def cpu_row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def timm_row(row: dict[str, Any]) -> dict[str, Any]:
-    """Predict the largest batch of one model, and count what its two traces cost."""
+    """Predict the largest batch of one model."""
     from brim.cases import Case
     from brim.devices.catalog import find_gpu
     from brim.tracing.prediction import Prediction
@@ -86,9 +91,7 @@ def timm_row(row: dict[str, Any]) -> dict[str, Any]:
 
     gpu = find_gpu("rtx-3090")
     case = Case({"model": row["model"], "layout": row["layout"], "image_size": int(row["image_size"])})
-    started = time.process_time()
     traced = TracedSizes(TimmTrain, case, capability=gpu.capability)
-    trace_seconds = time.process_time() - started
     prediction = Prediction(traced, gpu=gpu, runtime=Runtime(cuda=(11, 3)), cap=1024)
     fails = int(row["fails_batch"]) if row["fails_batch"] else None
     inside = int(row["fits_batch"]) <= prediction.largest and (fails is None or prediction.largest < fails)
@@ -98,9 +101,20 @@ def timm_row(row: dict[str, Any]) -> dict[str, Any]:
         "interval": prediction.interval,
         "inside": inside,
         "interval_meets": high >= int(row["fits_batch"]) and (fails is None or low < fails),
-        "trace_cpu_seconds": round(trace_seconds, 2),
-        "num_operations": 2 * traced.num_operations,
     }
+
+
+def time_row(row: dict[str, Any]) -> dict[str, Any]:
+    """Count what the two traces of one model cost."""
+    from brim.cases import Case
+    from brim.tracing.sizes import TracedSizes
+    from timm_workload import TimmTrain
+
+    case = Case({"model": row["model"], "layout": row["layout"], "image_size": int(row["image_size"])})
+    started = time.process_time()
+    traced = TracedSizes(TimmTrain, case, capability=TIMM_CAPABILITY)
+    seconds = time.process_time() - started
+    return {"trace_cpu_seconds": round(seconds, 2), "num_operations": 2 * traced.num_operations}
 
 
 def xmem_row(row: dict[str, Any]) -> dict[str, Any]:
@@ -187,6 +201,7 @@ def _bert_rows() -> Iterator[dict[str, Any]]:
 SETS: dict[str, tuple[Callable[[], Iterator[dict[str, Any]]], Callable[[dict[str, Any]], dict[str, Any]]]] = {
     "cpu": (_cpu_rows, cpu_row),
     "timm": (lambda: _csv_rows("timm-rtx3090-train.csv"), timm_row),
+    "time": (lambda: itertools.islice(_csv_rows("timm-rtx3090-train.csv"), 0, None, TIMED_STRIDE), time_row),
     "xmem": (lambda: _csv_rows("xmem-runs.csv"), xmem_row),
     "bert": (_bert_rows, bert_row),
     "large": (lambda: iter([{"model": "llama-70b", "capability": [9, 0]}]), large_row),
@@ -215,6 +230,8 @@ def summarize(name: str, results: list[dict[str, Any]]) -> dict[str, Any]:
         return summary | {key: value for key, value in done[0].items() if key != "row"}
     if name == "timm":
         return summary | _summarize_timm(done)
+    if name == "time":
+        return summary | _summarize_time(done)
     errors = [abs(result["error"]) for result in done]
     summary |= {"median_error": statistics.median(errors), "worst_error": max(errors)}
     if name == "xmem":
@@ -233,13 +250,18 @@ def summarize(name: str, results: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _summarize_timm(done: list[dict[str, Any]]) -> dict[str, Any]:
     bracketed = [result for result in done if result["row"]["fails_batch"]]
-    per_operation = [result["trace_cpu_seconds"] / result["num_operations"] for result in done]
-    sizes = [float(result["num_operations"]) for result in done]
-    seconds = [float(result["trace_cpu_seconds"]) for result in done]
     return {
         "num_bracketed": len(bracketed),
         "share_inside": sum(result["inside"] for result in bracketed) / len(bracketed),
         "share_interval_meets": sum(result["interval_meets"] for result in bracketed) / len(bracketed),
+    }
+
+
+def _summarize_time(done: list[dict[str, Any]]) -> dict[str, Any]:
+    per_operation = [result["trace_cpu_seconds"] / result["num_operations"] for result in done]
+    sizes = [float(result["num_operations"]) for result in done]
+    seconds = [float(result["trace_cpu_seconds"]) for result in done]
+    return {
         "median_trace_cpu_seconds": statistics.median(seconds),
         "median_microseconds_per_operation": statistics.median(per_operation) * 1e6,
         "correlation_of_seconds_with_operations": statistics.correlation(sizes, seconds),

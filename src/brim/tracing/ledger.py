@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -60,6 +61,7 @@ class Ledger(TorchDispatchMode):
         self._events: list[tuple[int, int]] = []
         self._step_starts: list[int] = []
         self._alive: dict[int, tuple[int, int, int | None]] = {}
+        self._watched: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         # The storages of a gradient and of its sum with another, and the peak before the sum was made.
         self._sum: tuple[int, int, int] | None = None
 
@@ -140,9 +142,9 @@ class Ledger(TorchDispatchMode):
         if num_bytes:
             self._events.append((number, num_bytes))
         self._alive[key] = (number, num_bytes, self._backing.take(num_bytes) if self._backing else None)
+        self._watched[key] = weakref.ref(storage, functools.partial(self._leave, key))
         self.live_bytes += num_bytes
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
-        weakref.finalize(storage, self._leave, key)
 
     def mark(self, tensor: torch.Tensor, kind: str, module: str) -> None:
         """Say what a tensor's storage is for and whose it is."""
@@ -175,7 +177,8 @@ class Ledger(TorchDispatchMode):
         if self._backing is not None:
             self._backing.give_back(address)
 
-    def _leave(self, key: int) -> None:
+    def _leave(self, key: int, _storage: object) -> None:
+        del self._watched[key]
         if self._sum is not None and self._sum[0] == key:
             gradient, summed, self.peak_bytes = self._sum
             self._sum = None

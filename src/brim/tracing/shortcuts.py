@@ -55,6 +55,8 @@ class Shortcuts:
         shape_function = _SHAPE_FUNCTIONS.get(func)
         if shape_function is None or not self._are_ours(args, known=func in _NORMS):
             return NotImplemented
+        if func in _IN_PLACE and _stays(*args):
+            return args[0]
         device = kwargs.get("device")
         if device is not None:
             if device.type != "cpu":
@@ -167,13 +169,11 @@ def _sum(values: Any, dims: Sequence[int] | None, keepdim: bool = False, *, dtyp
     return values.new_empty(lengths)
 
 
-def _first_or(func: Any) -> Callable[..., Any]:
-    def shape_function(first: Any, *args: Any, **kwargs: Any) -> Any:
-        others = [value for value in args if isinstance(value, torch.Tensor)]
-        is_plain = first.is_floating_point() and all(other.shape == first.shape or not other.dim() for other in others)
-        return first if is_plain else func(first, *args, **kwargs)
-
-    return shape_function
+def _stays(first: torch.Tensor, *others: Any) -> bool:
+    """Return whether it is plain to see that a tensor can take what is written to it."""
+    return first.is_floating_point() and all(
+        other.shape == first.shape or not other.dim() for other in others if isinstance(other, torch.Tensor)
+    )
 
 
 def _empty(size: Sequence[int], *, memory_format: Any = None, **kwargs: Any) -> Any:
@@ -270,7 +270,7 @@ _NORMS: Mapping[Any, Callable[..., Any]] = {
 }
 _SHAPE_FUNCTIONS: Mapping[Any, Callable[..., Any]] = {
     **{func: func for func in _DIRECT},
-    **{func: _first_or(func) for func in _IN_PLACE},
+    **{func: func for func in _IN_PLACE},
     **{func: _like_first_or(func) for func in _ARITHMETIC},
     **dict.fromkeys(_ELEMENTWISE, _like_first),
     **_NORMS,
