@@ -16,8 +16,8 @@ from brim.searching.known import Known
 
 # The search ends when the peak is within this share of the limit.
 CLOSE_ENOUGH = 0.01
-# Which share of the noise between equal runs is added to that: the next size would cost a probe, gain less than that,
-# and as likely fail as fit.
+# Which share of the noise between equal runs is added to that once a larger size than the first has fitted: the next
+# would cost a probe, gain less than that, and as likely fail as fit.
 NOISE_ALLOWED = 1 / 3
 # After an OOM that the line did not foresee, the next size lies this share below the one that failed; after every
 # other, twice the share of the last.
@@ -87,7 +87,7 @@ class Guided:
             return self._step_down(known)
         if low == bounds.largest or (high is not None and high - low <= self._resolution(known, high)):
             return None
-        if dict(known.peaks).get(low, 0) >= (1 - self._close_enough) * self.limit_bytes:
+        if dict(known.peaks).get(low, 0) >= (1 - self._close_enough(known)) * self.limit_bytes:
             return None
         most = self._reach(known, low, self.limit_bytes, slope=1.0)
         if most < low + bounds.multiple_of:
@@ -112,9 +112,8 @@ class Guided:
             return None
         return self.curve.size_at((self.limit_bytes - self.baseline_bytes) / self.first_slope, cap=cap)
 
-    @property
-    def _close_enough(self) -> float:
-        return CLOSE_ENOUGH + NOISE_ALLOWED * self.noise
+    def _close_enough(self, known: Known) -> float:
+        return CLOSE_ENOUGH + (NOISE_ALLOWED * self.noise if len(known.peaks) > 1 else 0.0)
 
     def _resolution(self, known: Known, size: int) -> float:
         """How close to a size that failed is close enough, in samples: exact where no noise can explain the failure."""

@@ -69,14 +69,6 @@ def test_without_a_curve_it_still_gets_within_three_percent_of_the_limit(slope, 
     assert len(asks) <= 25
 
 
-@pytest.mark.parametrize(("noise", "expected"), [(0.025, 983), (0.0, 995)])
-def test_the_first_size_is_the_answer_where_a_larger_one_would_gain_less_than_the_noise(noise, expected):
-    curve = MemoryCurve(((100, 100), (900, 900)))
-    guided = Guided(limit_bytes=1000, curve=curve, first_slope=1000 / 983.5, noise=noise)
-    search, _, _ = search_with(guided, lambda size: size if size <= 1000 else 2000)
-    assert search.answer == expected
-
-
 def test_memory_that_does_not_grow_ends_at_the_cap():
     search, _, _ = search_with(Guided(limit_bytes=LIMIT), lambda size: 1000, cap=512)
     assert (search.answer, search.stopped_by) == (512, "cap")
