@@ -193,6 +193,14 @@ class Prediction:
         """Return by how much a microbatch passes the device's memory; 0 where it fits, or would if not fragmented."""
         return max(0, self.peak(microbatch).device_bytes - int(self.gpu.memory_bytes * self.fill))
 
+    def card_bytes(self, microbatch: int) -> int:
+        """Return what a device must have for a microbatch; of one that does not fit, the least that was tried."""
+        peak = self.peak(microbatch)
+        if self.fits(microbatch):
+            return peak.device_bytes
+        least = max(peak.device_bytes - self.context_bytes, self._capacity_bytes())
+        return self.context_bytes + self._replays.room_for(microbatch, least)
+
     def remedy(self, microbatch: int = 1) -> str | None:
         """Return the cheapest change that would make a microbatch fit; None where it fits."""
         if self.fits(microbatch):

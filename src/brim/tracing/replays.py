@@ -11,6 +11,8 @@ from brim.tracing.sizes import TracedSizes
 
 # How many sizes just below an answer must fit as well.
 _NEIGHBOURS = 4
+# What a size that does not fit is given to see what it takes, as ratios to the least it can take.
+_ROOMS = (1.0, 1.02, 1.05, 1.1, 1.25, 1.5, 2.0)
 # How many sizes above an answer are tried, and what they are a multiple of where there is room: what people choose.
 _NUM_ABOVE = 8
 _ROUND_SIZE = 8
@@ -51,6 +53,13 @@ class Replays:
     def fits(self, microbatch: int, capacity_bytes: int) -> bool:
         """Return whether a microbatch fits."""
         return self.peaks(microbatch, capacity_bytes) is not None
+
+    def room_for(self, microbatch: int, least_bytes: int) -> int:
+        """Return a capacity that a microbatch fits into, the least of a few from `least_bytes` on."""
+        for room in _ROOMS:
+            if self.fits(microbatch, int(least_bytes * room)):
+                return int(least_bytes * room)
+        return self._without_limit(microbatch).reserved_bytes
 
     def needed_bytes(self, microbatch: int, capacity_bytes: int) -> int:
         """Return what a microbatch reserves: more than the capacity only where giving cached memory back is no help."""
