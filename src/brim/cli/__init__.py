@@ -5,15 +5,14 @@ from __future__ import annotations
 import gc
 import sys
 
-__all__ = ["main"]
+from brim.importing import OBJECTS_BETWEEN_COLLECTIONS
 
-# Nearly all that is made while importing stays, so looking for garbage as often as usual only costs time.
-_OBJECTS_BETWEEN_COLLECTIONS = 20_000
+__all__ = ["main"]
 
 
 def main() -> None:
     """Run the command line; Ctrl-C while it is still being imported ends it as later on."""
-    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
+    gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
     try:
         from brim.cli.app import main as run
     except KeyboardInterrupt:

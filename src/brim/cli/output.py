@@ -98,7 +98,7 @@ def print_predictions(workload: str, predictions: Sequence[Predicted], *, microb
         for prediction in predictions:
             _print_prediction(console, prediction, microbatch)
     else:
-        console.print(Text("Memory by kind and module is shown for one case on one GPU."))
+        console.print(Text("Memory by kind and module is shown of at most two; ask for one case on one GPU."))
 
 
 def _print_prediction(console: Console, prediction: Predicted, microbatch: int | None) -> None:

@@ -27,6 +27,7 @@ AT_LEAST = "0.4"
 FIRST = 8
 
 
+# A mixin: what it asks of itself and of the class above is lm-eval's, which mypy cannot know here. Hence the ignores.
 class LengthGrouped:
     """Answers requests in groups of similar length, each with the largest batch that fits.
 

@@ -25,13 +25,11 @@ from typing import Any
 
 from brim.cases import Case
 from brim.errors import InputError, TraceError
+from brim.importing import OBJECTS_BETWEEN_COLLECTIONS
 from brim.probing.groups import PROBING_VARIABLE, die_with_parent, kill_group
 from brim.probing.mixing import mixed
 from brim.probing.tracer import Tracer
 from brim.workload import Workload, load
-
-# While importing; saves a third of the time and costs 2 MiB of garbage.
-_OBJECTS_BETWEEN_COLLECTIONS = 20_000
 
 
 class Server:
@@ -81,9 +79,8 @@ class Server:
                 self._answer_in_child(workload_class, request)
 
     def _load(self) -> tuple[type[Workload], bool]:
-        # Nearly all that is imported stays, so looking for garbage as often as usual only costs time.
         thresholds = gc.get_threshold()
-        gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
+        gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
         import torch
 
         num_threads = _num_threads()

@@ -38,7 +38,7 @@ def test_of_many_predictions_the_answers_alone_are_shown(brim_cli):
     run = brim_cli("predict", f"{SIMPLE}:Train", "--gpu", "t4", "--gpu", "l4", "--gpu", "a40", "--cap", "8")
     assert "with likely bounds" in run.stdout
     assert "memory by kind" not in run.stdout
-    assert "is shown for one case on one GPU" in run.stdout
+    assert "is shown of at most two; ask for one case on one GPU" in run.stdout
     assert "tracing default for t4" in run.stderr
 
 
