@@ -20,6 +20,8 @@ from torch.overrides import TorchFunctionMode
 from brim.tracing.autocast import cuda_autocast_policy
 
 _ATTENTION = F.scaled_dot_product_attention
+# What is treated apart whatever its arguments; most calls are none of these, and there are thousands.
+_CUDA_FUNCTIONS = frozenset((torch.Tensor.cuda, torch.Tensor.to, _ATTENTION))
 _HALF = (torch.float16, torch.bfloat16)
 # The widest head that the fused kernels take (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp).
 _FLASH_HEAD = 256
@@ -93,6 +95,8 @@ class _CudaFunctions(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
+        if not kwargs and func not in _CUDA_FUNCTIONS:
+            return func(*args)
         kwargs = dict(kwargs or {})
         if func is torch.Tensor.cuda:
             return args[0]

@@ -20,17 +20,19 @@ from brim.workload import Workload
 
 # Up to this many elements, what is made on the host keeps its values: libraries ask for them.
 _KNOWN_ELEMENTS = 4096
-_FACTORIES = (
-    torch.arange,
-    torch.full,
-    torch.linspace,
-    torch.logspace,
-    torch.ones,
-    torch.rand,
-    torch.randint,
-    torch.randn,
-    torch.tensor,
-    torch.zeros,
+_FACTORIES = frozenset(
+    (
+        torch.arange,
+        torch.full,
+        torch.linspace,
+        torch.logspace,
+        torch.ones,
+        torch.rand,
+        torch.randint,
+        torch.randn,
+        torch.tensor,
+        torch.zeros,
+    )
 )
 
 
@@ -111,18 +113,25 @@ class _KnownValues(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        result = unknown.answer(func, args, kwargs)
-        if result is not NotImplemented:
-            return result
+        if func in unknown.CONCERNED:
+            result = unknown.answer(func, args, kwargs)
+            return func(*args, **kwargs) if result is NotImplemented else result
         if func not in _FACTORIES or kwargs.get("device") not in self._host_devices:
             return func(*args, **kwargs)
         if not _is_small(func, args, kwargs):
             return func(*args, **kwargs)
         with _disable_current_modes():
             real = func(*args, **kwargs)
+            meta = torch.empty(real.shape, dtype=real.dtype, device="meta")
         if real.numel() > _KNOWN_ELEMENTS or real.device.type != "cpu":
             return func(*args, **kwargs)
-        return self._mode.fake_tensor_converter.from_real_tensor(self._mode, real, make_constant=True)
+        converter = self._mode.fake_tensor_converter
+        if real.requires_grad:
+            return converter.from_real_tensor(self._mode, real, make_constant=True)
+        # The same without a look at all that a tensor may be: every BatchNorm has one of these.
+        fake = FakeTensor(self._mode, meta, real.device, constant=real)
+        converter.add_constant_storage_mapping(fake)
+        return fake
 
 
 def _is_small(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:

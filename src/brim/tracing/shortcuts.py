@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
+from torch.utils._python_dispatch import _disable_current_modes
 
 _aten = torch.ops.aten
 _CPU = torch.device("cpu")
@@ -49,11 +50,20 @@ class Shortcuts:
 
     def __init__(self, mode: FakeTensorMode) -> None:
         self._mode = mode
+        # What torch notes on a fake tensor, the same on all of one mode: copied, it need not be found out for each.
+        with _disable_current_modes():
+            self._notes = dict(vars(FakeTensor(mode, torch.empty((), device="meta"), _CPU)))
 
     def run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Return what `func` returns on fake tensors; `NotImplemented` where there is no shortcut."""
         shape_function = _SHAPE_FUNCTIONS.get(func)
-        if shape_function is None or not self._are_ours(args, known=func in _NORMS):
+        if shape_function is None:
+            return NotImplemented
+        if func in _IN_PLACE and _is_counter(*args):
+            with _disable_current_modes():
+                func(args[0].constant, *args[1:])
+            return args[0]
+        if not self._are_ours(args, known=func in _NORMS):
             return NotImplemented
         if func in _IN_PLACE and _stays(*args):
             return args[0]
@@ -82,7 +92,12 @@ class Shortcuts:
         if isinstance(result, FakeTensor):
             return result
         if isinstance(result, torch.Tensor):
-            return FakeTensor(self._mode, result, _CPU)
+            fake: FakeTensor = torch.Tensor._make_subclass(
+                FakeTensor, result, result.requires_grad, dispatch_device=True, device_for_backend_keys=_CPU
+            )
+            torch._C._set_throw_on_mutable_data_ptr(fake)
+            vars(fake).update(self._notes)
+            return fake
         if isinstance(result, (list, tuple)):
             return type(result)(self._wrap(item) for item in result)
         return result
@@ -167,6 +182,16 @@ def _sum(values: Any, dims: Sequence[int] | None, keepdim: bool = False, *, dtyp
     gone = {dim % max(values.dim(), 1) for dim in dims}
     lengths = [1 if dim in gone else length for dim, length in enumerate(values.shape) if keepdim or dim not in gone]
     return values.new_empty(lengths)
+
+
+def _is_counter(first: torch.Tensor, *others: Any) -> bool:
+    """Return whether a tensor of known values, such as the steps that BatchNorm counts, is changed by a number."""
+    return (
+        type(first) is FakeTensor
+        and first.constant is not None
+        and not first.is_floating_point()
+        and all(isinstance(other, int) for other in others)
+    )
 
 
 def _stays(first: torch.Tensor, *others: Any) -> bool:

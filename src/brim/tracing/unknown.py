@@ -28,7 +28,8 @@ _FINITE: Mapping[Any, bool] = {
 }
 _KEEP_THE_ANSWER = (torch.any, torch.Tensor.any, torch.all, torch.Tensor.all)
 _ASK = (torch.Tensor.__bool__, torch.Tensor.item)
-_CONCERNED = frozenset((*_FINITE, *_KEEP_THE_ANSWER, *_ASK))
+# The functions that `answer` is to be asked about.
+CONCERNED = frozenset((*_FINITE, *_KEEP_THE_ANSWER, *_ASK))
 
 
 class UnknownNumber(float):
@@ -72,9 +73,7 @@ for _name in _QUESTIONS.split():
 
 
 def answer(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Return what a function of torch gives for a fake tensor whose values matter; `NotImplemented` for all others."""
-    if func not in _CONCERNED:
-        return NotImplemented
+    """Return what one of `CONCERNED` gives for a fake tensor whose values matter; `NotImplemented` for all others."""
     tensor = args[0] if args else kwargs.get("input")
     if not isinstance(tensor, FakeTensor) or tensor.constant is not None:
         return NotImplemented

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.modules.module import (
     register_module_forward_hook,
@@ -45,10 +46,11 @@ class Watch:
 
     def mark_gradients(self) -> None:
         """Mark the gradients that are there now."""
-        for module in list(self._owners.values()):
-            for parameter in module._parameters.values():
-                if parameter is not None and parameter.grad is not None:
-                    self._ledger.mark(parameter.grad, "gradients", self._names.get(id(module), ""))
+        with torch._C.DisableTorchFunction():  # thousands of looks at attributes, which the modes have no say in
+            for module in list(self._owners.values()):
+                for parameter in module._parameters.values():
+                    if parameter is not None and parameter.grad is not None:
+                        self._ledger.mark(parameter.grad, "gradients", self._names.get(id(module), ""))
 
     def _name(self, root: nn.Module) -> None:
         for name, module in root.named_modules():
