@@ -24,7 +24,9 @@ _IN_PLACE_NAMES = """
 add_.Tensor add_.Scalar sub_.Tensor mul_.Tensor mul_.Scalar div_.Tensor div_.Scalar addcmul_ addcdiv_ lerp_.Scalar sqrt_
 copy_ zero_ fill_.Scalar relu_ silu_ sigmoid_ uniform_ normal_ clamp_ erfinv_
 """
-# Of those, operators whose result is like their tensors where these are all of one shape, type and layout.
+# Of those, the ones that count, e.g. the steps that BatchNorm and Adam have seen: known values stay known.
+_COUNTING_NAMES = "add_.Tensor add_.Scalar zero_ fill_.Scalar"
+# Operators whose result is like their tensors where these are all of one shape, type and layout.
 _ARITHMETIC_NAMES = "add.Tensor sub.Tensor mul.Tensor div.Tensor mul.Scalar div.Scalar"
 # Operators of which nothing but that is known.
 _ELEMENTWISE_NAMES = """
@@ -41,6 +43,7 @@ def _overload(name: str) -> Any:
 
 _DIRECT = frozenset(_overload(name) for name in _DIRECT_NAMES.split())
 _IN_PLACE = frozenset(_overload(name) for name in _IN_PLACE_NAMES.split())
+_COUNTING = frozenset(_overload(name) for name in _COUNTING_NAMES.split())
 _ARITHMETIC = frozenset(_overload(name) for name in _ARITHMETIC_NAMES.split())
 _ELEMENTWISE = frozenset(_overload(name) for name in _ELEMENTWISE_NAMES.split())
 
@@ -59,7 +62,7 @@ class Shortcuts:
         shape_function = _SHAPE_FUNCTIONS.get(func)
         if shape_function is None:
             return NotImplemented
-        if func in _IN_PLACE and _is_counter(*args):
+        if func in _COUNTING and _is_counter(*args):
             with _disable_current_modes():
                 func(args[0].constant, *args[1:])
             return args[0]
@@ -107,7 +110,7 @@ def _batch_norm(images: Any, weight: Any, bias: Any, mean: Any, variance: Any, t
     # The statistics are kept in float32 even of float16 images.
     dtype = torch.float64 if images.dtype is torch.float64 else torch.float32
     statistics = (images.shape[1] if training else 0,)
-    return torch.empty_like(images), *(images.new_empty(statistics, dtype=dtype) for _ in range(2))
+    return _empty_like(images), *(_empty(statistics, dtype=dtype) for _ in range(2))
 
 
 def _batch_norm_backward(
@@ -125,8 +128,7 @@ def _layer_norm(values: Any, normalized: Sequence[int], weight: Any, bias: Any, 
     if kept < 0 or list(values.shape[kept:]) != list(normalized):
         return NotImplemented
     statistics = (*values.shape[:kept], *[1] * len(normalized))
-    result = torch.empty_like(values, memory_format=torch.contiguous_format)
-    return result, values.new_empty(statistics), values.new_empty(statistics)
+    return tuple(_empty(size, dtype=values.dtype) for size in (values.shape, statistics, statistics))
 
 
 def _layer_norm_backward(
@@ -137,7 +139,7 @@ def _layer_norm_backward(
 
 def _like_wanted(tensors: Sequence[Any], wanted: Sequence[bool]) -> tuple[Any, ...]:
     return tuple(
-        torch.empty_like(tensor) if is_wanted and tensor is not None else None
+        _empty_like(tensor) if is_wanted and tensor is not None else None
         for tensor, is_wanted in zip(tensors, wanted, strict=True)
     )
 
@@ -149,7 +151,7 @@ def _like_first(*args: Any, **kwargs: Any) -> Any:
     for other in args[1:]:
         if isinstance(other, torch.Tensor) and not _is_like(first, other):
             return NotImplemented
-    return torch.empty_like(first)
+    return _empty_like(first)
 
 
 def _like_first_or(func: Any) -> Callable[..., Any]:
@@ -173,7 +175,7 @@ def _like_larger(first: Any, second: Any, *_: Any) -> Any:
     is_plain = larger.is_floating_point() and smaller.is_contiguous() and larger.is_contiguous()
     if not is_plain or smaller.dim() > larger.dim() or any(each not in (1, other) for each, other in lengths):
         return NotImplemented
-    return torch.empty_like(larger)
+    return _empty_like(larger)
 
 
 def _sum(values: Any, dims: Sequence[int] | None, keepdim: bool = False, *, dtype: Any = None) -> Any:
@@ -181,16 +183,15 @@ def _sum(values: Any, dims: Sequence[int] | None, keepdim: bool = False, *, dtyp
         return _aten.sum.dim_IntList(values, dims, keepdim, dtype=dtype)
     gone = {dim % max(values.dim(), 1) for dim in dims}
     lengths = [1 if dim in gone else length for dim, length in enumerate(values.shape) if keepdim or dim not in gone]
-    return values.new_empty(lengths)
+    return _empty(lengths, dtype=values.dtype)
 
 
 def _is_counter(first: torch.Tensor, *others: Any) -> bool:
-    """Return whether a tensor of known values, such as the steps that BatchNorm counts, is changed by a number."""
+    """Return whether a tensor of known values is changed by a number."""
     return (
         type(first) is FakeTensor
         and first.constant is not None
-        and not first.is_floating_point()
-        and all(isinstance(other, int) for other in others)
+        and all(isinstance(other, (int, float)) for other in others)
     )
 
 
@@ -199,6 +200,13 @@ def _stays(first: torch.Tensor, *others: Any) -> bool:
     return first.is_floating_point() and all(
         other.shape == first.shape or not other.dim() for other in others if isinstance(other, torch.Tensor)
     )
+
+
+def _empty_like(tensor: torch.Tensor) -> torch.Tensor:
+    if not _is_dense(tensor):
+        return torch.empty_like(tensor)
+    # The same, fifteen times as fast.
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
 def _empty(size: Sequence[int], *, memory_format: Any = None, **kwargs: Any) -> Any:
@@ -229,7 +237,7 @@ def _convolution(
     if min(pixels) < 1:
         return NotImplemented
     size = (images.shape[0], weight.shape[0], *pixels)
-    return torch.empty(size, dtype=images.dtype, device="meta", memory_format=_convolution_format(images, weight))
+    return _empty(size, dtype=images.dtype, memory_format=_convolution_format(images, weight))
 
 
 def _convolution_backward(gradient: Any, images: Any, weight: Any, bias_sizes: Any, *rest: Any) -> Any:
@@ -238,9 +246,9 @@ def _convolution_backward(gradient: Any, images: Any, weight: Any, bias_sizes: A
         return NotImplemented
     layout = _convolution_format(images, weight)
     return (
-        torch.empty_like(images, memory_format=layout) if wanted[0] else None,
-        torch.empty_like(weight, memory_format=layout) if wanted[1] else None,
-        weight.new_empty(bias_sizes) if wanted[2] else None,
+        _empty(images.shape, dtype=images.dtype, memory_format=layout) if wanted[0] else None,
+        _empty(weight.shape, dtype=weight.dtype, memory_format=layout) if wanted[1] else None,
+        _empty(bias_sizes, dtype=weight.dtype) if wanted[2] else None,
     )
 
 
@@ -265,7 +273,7 @@ def _addmm(bias: Any, left: Any, right: Any, **_: Any) -> Any:
     is_plain = left.dim() == right.dim() == 2 and left.shape[1] == right.shape[0] and left.dtype is bias.dtype
     if not is_plain or bias.shape != right.shape[1:]:
         return NotImplemented
-    return left.new_empty((left.shape[0], right.shape[1]))
+    return _empty((left.shape[0], right.shape[1]), dtype=left.dtype)
 
 
 def _mm(left: Any, right: Any) -> Any:
