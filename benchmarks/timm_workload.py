@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from brim import Workload
+from in_place_abn import normalize_in_place
 from vision_setup import timm
 
 _NUM_CLASSES = 1000
@@ -24,6 +25,8 @@ class TimmTrain(Workload):
         if name in _IG_WIDTHS:
             name, settings = "resnext101_32x32d", {"base_width": _IG_WIDTHS[name]}
         model = timm.create_model(name, pretrained=False, num_classes=_NUM_CLASSES, **settings)
+        if name.startswith("tresnet"):
+            normalize_in_place(model)
         self.model = model.to(self.device, memory_format=self.format).train()
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9, foreach=False)
 
