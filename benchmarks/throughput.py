@@ -7,6 +7,10 @@ several times, and only its timings, which had no part in the nomination, are co
 that of its quickest step. Every size has processes of its own, as in a job, which runs one size only. Steps are timed
 by the CPU time of one thread, in brim's probes as well.
 
+All processes run with settings of glibc's allocator that let it keep what was freed, as CUDA's does. With its own it
+gives large tensors back to the system and has their pages zeroed anew in every step, for some sizes and not for others:
+then the steps of one process differ by a factor of two, and so do neighbouring sizes.
+
     python benchmarks/throughput.py [--cap N] [--out FILE]
 """
 
@@ -25,17 +29,23 @@ import torch
 from rich.table import Table
 
 import brim
-from brim.finding.find import FASTEST_STEPS
 from brim.searching import Known
+from brim.searching.fastest import FEWEST_STEPS
 from report import Target, make_console, print_targets
 
 HERE = Path(__file__).resolve().parent
 DEFAULT_OUT = HERE / "results" / "throughput.json"
 WORKLOADS = tuple(f"{HERE}/steady_workloads.py:{name}" for name in ("ConvNet", "LongAttention", "EmbeddingMlp"))
 CAP = 24
-NUM_ROUNDS = 2
+NUM_ROUNDS = 3
 NUM_NOMINEES = 3
 NUM_FINAL_ROUNDS = 12
+KEEPING_ALLOCATOR = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(2**40),
+    "MALLOC_TOP_PAD_": str(64 * 2**20),
+    "OMP_NUM_THREADS": "1",
+}
 
 
 @dataclass(frozen=True)
@@ -55,7 +65,7 @@ def rates_of(address: str, sizes: Sequence[int], num_rounds: int) -> dict[int, f
     """Return samples per second of sizes, each in processes of its own."""
     quickest = dict.fromkeys(sizes, float("inf"))
     for _ in range(num_rounds):
-        settings = {"strategy": InTurn(sizes), "cap": max(sizes), "steps": FASTEST_STEPS, "cache": False}
+        settings = {"strategy": InTurn(sizes), "cap": max(sizes), "steps": FEWEST_STEPS, "cache": False}
         finding = brim.find(address, device="cpu", memory="4GiB", **settings)[0]
         for probe in finding.probes:
             quickest[probe.microbatch] = min(quickest[probe.microbatch], *probe.timings)
@@ -91,6 +101,7 @@ def main() -> None:
     parser.add_argument("--cap", type=int, default=CAP)
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT)
     options = parser.parse_args()
+    os.environ.update(KEEPING_ALLOCATOR)  # read by the processes that probes run in
     results = [measure(address, options.cap) for address in WORKLOADS]
     console = make_console()
     table = Table("workload", "chosen", "probes", "of the best rate", "best size", f"{options.cap}: of the best rate")
@@ -106,7 +117,8 @@ def main() -> None:
     print_targets(targets, console)
     document = {
         "cap": options.cap,
-        "machine": {"cpu_count": os.cpu_count(), "platform": platform.machine(), "threads": torch.get_num_threads()},
+        "machine": {"cpu_count": os.cpu_count(), "platform": platform.machine(), "threads": 1},
+        "variables": KEEPING_ALLOCATOR,
         "torch": torch.__version__,
         "targets": [target.to_dict() for target in targets],
         "results": results,

@@ -52,7 +52,7 @@ def command(
         str, typer.Option(help="largest, or fastest: the smallest microbatch within 5% of the best rate.")
     ] = "largest",
     steps: Annotated[
-        int | None, typer.Option(help="Whole steps in each probe. Default: 3, or 9 for --goal fastest.")
+        int | None, typer.Option(help="Whole steps in each probe. Default: 3; for --goal fastest a second's worth.")
     ] = None,
     ranks: Annotated[int, typer.Option(help="Data-parallel processes, one device each; a workload's own wrap.")] = 1,
     nodes: Annotated[

@@ -16,7 +16,8 @@ def command(
     """List the GPUs that `brim predict --gpu` knows."""
     from dataclasses import asdict
 
-    from brim.cli.output import print_gpus, print_json
+    from brim.cli.output import print_json
+    from brim.cli.prediction_output import print_gpus
     from brim.devices.catalog import gpus
 
     if json:

@@ -1,10 +1,10 @@
-"""A command that also has commands of its own."""
+"""What typer lacks: a command that also has commands of its own, and help in panels without Rich."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 
 class DefaultsToFirst(TyperGroup):
@@ -15,3 +15,21 @@ class DefaultsToFirst(TyperGroup):
         if (args and args[0] not in self.commands) or (not args and not self.no_args_is_help):
             args = [next(iter(self.commands)), *args]
         return super().parse_args(ctx, args)
+
+
+class PanelledHelp(TyperCommand):
+    """A command whose help lists its options under the panels that they name.
+
+    Rich would draw these, but importing all that typer draws with takes longer than everything else of `--help`.
+    """
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write a section for each panel, in the order in which they first occur."""
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                panels.setdefault(getattr(parameter, "rich_help_panel", None) or "Options", []).append(record)
+        for name, records in panels.items():
+            with formatter.section(name):
+                formatter.write_dl(records)

@@ -22,13 +22,14 @@ def history_command(
     debug: Annotated[bool, typer.Option("--debug", help="Show brim's own traceback on errors.")] = False,
 ) -> int:
     """List the plans that were kept, and how they ran."""
-    from brim.cli.output import print_json, print_kept_plans
+    from brim.cli.output import print_json, print_renderable
+    from brim.reporting.kept_plans import kept_plans_table
 
     path, book = _kept()
     if json:
         print_json(book.to_dict(str(path)))
     else:
-        print_kept_plans(book, path)
+        print_renderable(kept_plans_table(book, path))
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,24 +14,14 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from brim.cli.plain import PlainConsole
-from brim.devices.catalog import Gpu
 from brim.errors import BrimError, UnclearError, WorkloadError
 from brim.finding import LogObserver, Observer
 from brim.findings import Findings
 from brim.history import Remembered
-from brim.planning.answer import Answer
-from brim.project import PlanBook
-from brim.reporting.kept_plans import kept_plans_table
 from brim.reporting.live import LiveObserver
-from brim.reporting.plan import plan_report
-from brim.reporting.prediction import Predicted, answer_table, gpus_table, legend, memory_table, modules_table
-from brim.reporting.remarks import remarks
 from brim.reporting.table import findings_table, history_table, notes_of
-from brim.units import format_bytes
 
 T = TypeVar("T")
-# Of more predictions than this, tables of details would bury the answers.
-_MOST_DETAILED = 2
 
 
 def observer() -> AbstractContextManager[Observer]:
@@ -85,57 +75,12 @@ def print_history(rows: list[Remembered], *, path: Path, now: float) -> None:
     console.print(history_table(rows, now=now) if rows else Text(f"Nothing was found yet ({path})."))
 
 
-def print_predictions(workload: str, predictions: Sequence[Predicted], *, microbatch: int | None) -> None:
-    """Print the answers, then, of few predictions, memory by kind and the modules that hold most."""
-    console = results_console()
-    is_detailed = len(predictions) <= _MOST_DETAILED
-    if microbatch is None or not is_detailed:
-        what = "the largest microbatch, with likely bounds" if microbatch is None else f"microbatch {microbatch:,}"
-        table = answer_table(predictions, microbatch=microbatch)  # which searches, and may end in an error
-        console.print(Text(f"{workload} ({predictions[0].kind}), {what}:", "bold"), soft_wrap=True)
-        console.print(table)
-    if is_detailed:
-        for prediction in predictions:
-            _print_prediction(console, prediction, microbatch)
-    else:
-        console.print(Text("Memory by kind and module is shown of at most two; ask for one case on one GPU."))
-
-
-def _print_prediction(console: Console, prediction: Predicted, microbatch: int | None) -> None:
-    sizes = prediction.shown_sizes() if microbatch is None else [microbatch]
-    shown = microbatch or max(1, prediction.largest)
-    has_colors = console.color_system is not None and not console.no_color
-    console.print(memory_table(prediction, sizes, has_colors=has_colors))
-    if microbatch is None:
-        for remark in remarks(prediction):
-            console.print(Text(remark), soft_wrap=True)
-    console.print(legend(prediction.breakdown(shown), shown, has_colors=has_colors))
-    console.print(modules_table(prediction.modules(shown), shown))
-    advice = prediction.remedy(shown)
-    if advice is not None:
-        missing_bytes = prediction.missing_bytes(shown)
-        lacks = f"lacks {format_bytes(missing_bytes)}" if missing_bytes else "does not fit: fragmented"
-        console.print(Text(f"Microbatch {shown:,} {lacks} on {prediction.gpu.name}: {advice}."))
-
-
-def print_plan(found: Answer, frameworks: Sequence[str]) -> None:
-    """Print the arithmetic of a plan, its ladder and advice, then what to paste."""
-    console = results_console()
-    for part in plan_report(found, frameworks):
-        console.print(part)
-
-
 @contextmanager
 def telling() -> Iterator[Callable[[str], None]]:
     """Yield a function that says on standard error what takes a while."""
     console = Console(stderr=True, highlight=False)
     with console.status("") as status:
         yield (lambda line: status.update(f"{line} …")) if console.is_terminal else lambda line: console.print(line)
-
-
-def print_gpus(gpus: Sequence[Gpu]) -> None:
-    """Print the catalog."""
-    results_console().print(gpus_table(gpus))
 
 
 def print_text(markup: str) -> None:
@@ -156,11 +101,6 @@ def say(text: str) -> None:
 def print_renderable(renderable: RenderableType) -> None:
     """Print what Rich can draw."""
     results_console().print(renderable)
-
-
-def print_kept_plans(book: PlanBook, path: Path) -> None:
-    """Print the plans of a project."""
-    results_console().print(kept_plans_table(book, path))
 
 
 def warn(message: str) -> None:

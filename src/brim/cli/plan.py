@@ -9,7 +9,7 @@ import typer
 
 from brim.cli import kept_plans
 from brim.cli.find import NOTHING_FITS
-from brim.cli.groups import DefaultsToFirst
+from brim.cli.groups import DefaultsToFirst, PanelledHelp
 
 _GOAL = "What you want"
 _KNOWN = "What fits, if you know it"
@@ -22,7 +22,7 @@ _ADVICE = "Advice"
 app = typer.Typer(cls=DefaultsToFirst, help="Plan microbatch × accumulation × ranks, and keep plans in brim.toml.")
 
 
-@app.command("make")
+@app.command("make", cls=PanelledHelp)
 def command(
     ctx: typer.Context,
     effective: Annotated[
@@ -122,10 +122,11 @@ def command(
 
     `brim plan history` lists the plans that were kept with --save, `brim plan rollback` goes back to one.
     """
-    from brim.cli.output import print_json, print_plan
+    from brim.cli.output import print_json, print_renderable
     from brim.cli.plan_sources import answer_from
     from brim.planning.document import document
     from brim.planning.frameworks import check_frameworks
+    from brim.reporting.plan import plan_report
 
     frameworks = check_frameworks(framework)
     found = answer_from(ctx.params)
@@ -134,7 +135,8 @@ def command(
     if json:
         print_json(document(found))
     else:
-        print_plan(found, frameworks)
+        for part in plan_report(found, frameworks):
+            print_renderable(part)
     return 0 if found.plan is not None else NOTHING_FITS
 
 

@@ -48,7 +48,8 @@ def command(
     The step runs on fake tensors, and CUDA's allocator is replayed over what it asks for.
     """
     from brim.cases import parse_cases
-    from brim.cli.output import print_json, print_predictions, telling
+    from brim.cli.output import print_json, telling
+    from brim.cli.prediction_output import print_predictions
 
     found = _gpus(gpu or [], memory)
     cases = parse_cases(case or [])

@@ -14,7 +14,7 @@ from brim.findings import Finding, Probe, Verdict
 from brim.planning.throughput import Throughput, measure_throughput
 from brim.probing import Outcome, Prober
 from brim.probing.mixing import Mix
-from brim.searching import Ask, Bounds, Fastest, Guided, MemoryCurve, Search, Strategy, fastest_fit
+from brim.searching import Ask, Bounds, Fastest, Guided, MemoryCurve, Search, Strategy, fastest_fit, steps_to_time
 from brim.units import format_bytes
 
 # How often a probe that ended for no known reason is tried again.
@@ -26,6 +26,8 @@ class CaseSearch:
     """Finds the answer for one case with one prober.
 
     Attributes:
+        steps: How many steps a probe runs, at least.
+        is_timed: Whether it runs more where a few do not tell how fast a size is.
         make_strategy: Returns the strategy for a case, or None for the guided one, which needs a trace.
         fresh: Whether every probe has a process of its own, so that running the answer once more confirms it.
         note: What to say of an answer that nothing else is to be said of.
@@ -39,6 +41,7 @@ class CaseSearch:
     device: Device
     make_strategy: Callable[[Case], Strategy | None]
     observer: Observer
+    is_timed: bool = False
     fresh: bool = True
     note: str | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -53,7 +56,8 @@ class CaseSearch:
         search = Search(strategy, self.bounds, confirm=self.fresh, choose=choose)
         ask = search.ask()
         while ask is not None:
-            probe = self.probe(ask)
+            steps = steps_to_time(search.known, ask.microbatch) if self.is_timed else self.steps
+            probe = self.probe(ask, steps=steps)
             search.tell(
                 ask.microbatch,
                 fits=probe.verdict is Verdict.FITS,
@@ -115,11 +119,13 @@ class CaseSearch:
             return guided, None
         return guided, {"largest": largest, "peak_bytes": guided.predicted_peak(max(largest, 1)) or 0}
 
-    def probe(self, ask: Ask, *, mix: Mix = ()) -> Probe:
+    def probe(self, ask: Ask, *, steps: int | None = None, mix: Mix = ()) -> Probe:
         """Probe until the verdict is clear, or raise what the workload raised."""
         for num_unclear in range(1, NUM_RETRIES + 2):
             self.observer.probe_started(self.case, ask)
-            outcome = self.prober.probe(self.case, ask.microbatch, steps=self.steps, confirms=ask.confirms, mix=mix)
+            outcome = self.prober.probe(
+                self.case, ask.microbatch, steps=steps or self.steps, confirms=ask.confirms, mix=mix
+            )
             self.sources = outcome.sources or self.sources
             self._probes.append(outcome.probe)
             if outcome.probe.verdict is Verdict.ERROR:

@@ -22,6 +22,7 @@ from brim.probing.meeting import Meeting
 from brim.searching import Bounds, Doubling, Estimate, Fastest, ScaleTable, Strategy
 from brim.searching.bounds import LARGEST_MICROBATCH
 from brim.searching.estimate import MAX_TRIES
+from brim.searching.fastest import FEWEST_STEPS
 from brim.units import parse_seconds
 from brim.workload import Workload
 
@@ -30,8 +31,6 @@ LENGTH_KEY = "seq_len"
 STRATEGIES = ("guided", "estimate", "doubling")
 GOALS = (LARGEST, FASTEST)
 DEFAULT_STEPS = 3
-# Steps of a probe that is to tell rates of a few percent apart.
-FASTEST_STEPS = 9
 
 
 def find(
@@ -74,7 +73,8 @@ def find(
         multiple_of: Try only multiples of this.
         strategy: `guided`, `estimate`, `doubling`, or an object with a `propose` method.
         goal: `largest`, or `fastest` for the smallest microbatch within 5% of the best rate, in at most six probes.
-        steps: How many whole steps each probe runs; None for 3, or 9 for the goal `fastest`.
+        steps: How many whole steps each probe runs; None for 3, or for a second of them and at least 9 for the goal
+            `fastest`.
         ranks: Data-parallel processes. With more than one, a probe is a job of `torch.distributed`, one device for each
             rank, with what `Workload.wrap` asks for around the modules. The worst rank decides.
         nodes: Over how many machines the ranks are spread, each of which makes this same call; None for what Slurm or
@@ -107,10 +107,11 @@ def find(
     listed = as_cases(cases) if lengths is None else _bucket_cases(lengths, cases)
     if goal not in GOALS:
         raise InputError(f"There is no goal {goal!r}. Use one of: {', '.join(GOALS)}.")
-    if goal == "fastest" and strategy != "guided":
+    if goal == FASTEST and strategy != "guided":
         raise InputError("The goal `fastest` has a strategy of its own. Leave out the strategy.")
+    is_timed = goal == FASTEST and steps is None
     if steps is None:
-        steps = FASTEST_STEPS if goal == "fastest" else DEFAULT_STEPS
+        steps = FEWEST_STEPS if goal == FASTEST else DEFAULT_STEPS
     for name, number in (("ranks", ranks), ("steps", steps)):
         if not isinstance(number, int) or isinstance(number, bool) or number < 1:
             raise InputError(f"{name} is {number!r}. Use a whole number of at least 1.")
@@ -137,12 +138,13 @@ def find(
     found_device, limits_bytes = resolve_ranks(device, memory=memory, fill=fill, num_ranks=subject.ranks)
 
     def search(device: Device, prober: Prober) -> Findings:
-        fastest = Fastest(limit_bytes=device.limit_bytes) if goal == "fastest" else None
+        fastest = Fastest(limit_bytes=device.limit_bytes) if goal == FASTEST else None
         run = Run(
             subject=subject,
             device=device,
             bounds=bounds,
             steps=steps,
+            is_timed=is_timed,
             strategy_name=fastest.name if fastest else strategy if isinstance(strategy, str) else strategy.name,
             make_strategy=(lambda case: fastest) if fastest else make_strategy,
             observer=observer,

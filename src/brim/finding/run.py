@@ -32,6 +32,7 @@ class Run:
         device: Device,
         bounds: Bounds,
         steps: int,
+        is_timed: bool,
         strategy_name: str,
         make_strategy: Callable[[Case], Strategy | None],
         observer: Observer,
@@ -44,6 +45,7 @@ class Run:
         self._device = device
         self._bounds = bounds
         self._steps = steps
+        self._is_timed = is_timed
         self._strategy_name = strategy_name
         self._make_strategy = make_strategy
         self._ranks = ranks
@@ -103,6 +105,7 @@ class Run:
             case=case,
             bounds=self._bounds,
             steps=self._steps,
+            is_timed=self._is_timed,
             device=self._device,
             make_strategy=self._make_strategy,
             observer=self.observer,

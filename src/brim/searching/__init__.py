@@ -5,7 +5,7 @@ from brim.searching.bounds import Bounds
 from brim.searching.curve import MemoryCurve
 from brim.searching.doubling import Doubling
 from brim.searching.estimate import Estimate, ScaleTable
-from brim.searching.fastest import Fastest, fastest_fit
+from brim.searching.fastest import Fastest, fastest_fit, steps_to_time
 from brim.searching.guided import Guided
 from brim.searching.known import Known
 from brim.searching.search import Ask, Search, Strategy
@@ -24,4 +24,5 @@ __all__ = [
     "Search",
     "Strategy",
     "fastest_fit",
+    "steps_to_time",
 ]

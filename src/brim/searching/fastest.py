@@ -21,13 +21,22 @@ WORTH = 0.05
 CLEARLY_SLOWER = 0.15
 # The answer's rate may be below the best that was measured by this share. What it promises is 5%: timings of equal runs
 # differ, and a size that was not tried may be a little faster.
-CLOSE_ENOUGH = 0.03
+CLOSE_ENOUGH = 0.02
+# The same by the line through all step times, which a single size's luck moves less.
+CLOSE_BY_LINE = 0.03
 # The last size before the limit is tried where it is larger by this, as a ratio.
 MORE = 1.1
 # Sizes nearer to each other than this, as a ratio, are not told apart.
 NEAR = 1.15
 # How many sizes are tried; the answer's confirmation is the sixth probe.
 MAX_TRIES = 5
+# Steps of a size are timed for this long, in seconds, but no more and no fewer than so many: what else a machine does
+# comes and goes in tenths of a second, and the quickest of some short steps may have met it all the time.
+TIMED_SECONDS = 1.0
+FEWEST_STEPS = 9
+MOST_STEPS = 100
+# Of the first size nothing is known: a second's worth if a step takes 40 ms.
+FIRST_STEPS = 25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +104,24 @@ class Fastest:
         return largest + (self.limit_bytes - peaks[largest]) / slope
 
 
+def steps_to_time(known: Known, microbatch: int) -> int:
+    """Return how many steps of a size to time, for the quickest of many would beat the quickest of a few.
+
+    >>> from brim.searching.bounds import Bounds
+    >>> from brim.searching.known import Trial
+    >>> known = Known(Bounds(cap=64), (Trial(8, True, 1, 0.010),))
+    >>> steps_to_time(known, 32), steps_to_time(known, 2), steps_to_time(known, 1024)
+    (25, 100, 9)
+    """
+    rates = known.rates
+    if not rates:
+        return FIRST_STEPS
+    nearest = min(rates, key=lambda size: abs(math.log(size / microbatch)))
+    # A smaller size than the nearest takes longer than its share, at most as long.
+    step_seconds = max(microbatch, nearest / 2) / rates[nearest]
+    return max(FEWEST_STEPS, min(MOST_STEPS, round(TIMED_SECONDS / step_seconds)))
+
+
 def fastest_fit(known: Known) -> int | None:
     """Return the smallest size that was fast enough, by its own rate and by the line through all step times.
 
@@ -109,7 +136,7 @@ def fastest_fit(known: Known) -> int | None:
         size
         for size, rate in rates.items()
         if rate >= (1 - CLOSE_ENOUGH) * rates[best]
-        and (line is None or line.rate(size) >= (1 - WORTH) * line.rate(best))
+        and (line is None or line.rate(size) >= (1 - CLOSE_BY_LINE) * line.rate(best))
     )
 
 

@@ -14,6 +14,8 @@ import psutil
 import pytest
 from tests.conftest import WORKLOADS
 
+from brim.searching.fastest import FIRST_STEPS
+
 SIMPLE = f"{WORKLOADS}/simple.py"
 FAULTS = f"{WORKLOADS}/faults.py"
 SMALL = ("--device", "cpu", "--memory", "640MiB", "--no-cache")
@@ -282,7 +284,7 @@ def test_the_goal_fastest_gives_a_rate_and_a_wrong_goal_is_refused(brim_cli):
     assert finding["stopped_by"] == "rate"
     assert finding["confirmed"]
     assert len(finding["probes"]) <= 6
-    assert len(finding["probes"][0]["timings"]) == 8
+    assert len(finding["probes"][0]["timings"]) == FIRST_STEPS - 1
     rates = {rate["microbatch"]: rate["samples_per_second"] for rate in finding["throughput"]["rates"]}
     assert finding["microbatch"] in rates
     wrong = brim_cli("find", f"{SIMPLE}:Train", "--goal", "cheapest")

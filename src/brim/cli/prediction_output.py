@@ -1,0 +1,55 @@
+"""How `brim predict` and `brim gpus` speak: answers, memory by kind and by module, the catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from brim.cli.output import results_console
+from brim.devices.catalog import Gpu
+from brim.reporting.prediction import Predicted, answer_table, gpus_table, legend, memory_table, modules_table
+from brim.reporting.remarks import remarks
+from brim.units import format_bytes
+
+# Of more predictions than this, tables of details would bury the answers.
+_MOST_DETAILED = 2
+
+
+def print_predictions(workload: str, predictions: Sequence[Predicted], *, microbatch: int | None) -> None:
+    """Print the answers, then, of few predictions, memory by kind and the modules that hold most."""
+    console = results_console()
+    is_detailed = len(predictions) <= _MOST_DETAILED
+    if microbatch is None or not is_detailed:
+        what = "the largest microbatch, with likely bounds" if microbatch is None else f"microbatch {microbatch:,}"
+        table = answer_table(predictions, microbatch=microbatch)  # which searches, and may end in an error
+        console.print(Text(f"{workload} ({predictions[0].kind}), {what}:", "bold"), soft_wrap=True)
+        console.print(table)
+    if is_detailed:
+        for prediction in predictions:
+            _print_prediction(console, prediction, microbatch)
+    else:
+        console.print(Text("Memory by kind and module is shown of at most two; ask for one case on one GPU."))
+
+
+def _print_prediction(console: Console, prediction: Predicted, microbatch: int | None) -> None:
+    sizes = prediction.shown_sizes() if microbatch is None else [microbatch]
+    shown = microbatch or max(1, prediction.largest)
+    has_colors = console.color_system is not None and not console.no_color
+    console.print(memory_table(prediction, sizes, has_colors=has_colors))
+    if microbatch is None:
+        for remark in remarks(prediction):
+            console.print(Text(remark), soft_wrap=True)
+    console.print(legend(prediction.breakdown(shown), shown, has_colors=has_colors))
+    console.print(modules_table(prediction.modules(shown), shown))
+    advice = prediction.remedy(shown)
+    if advice is not None:
+        missing_bytes = prediction.missing_bytes(shown)
+        lacks = f"lacks {format_bytes(missing_bytes)}" if missing_bytes else "does not fit: fragmented"
+        console.print(Text(f"Microbatch {shown:,} {lacks} on {prediction.gpu.name}: {advice}."))
+
+
+def print_gpus(gpus: Sequence[Gpu]) -> None:
+    """Print the catalog."""
+    results_console().print(gpus_table(gpus))
