@@ -71,7 +71,7 @@ imports: $(VENV)/.installed-dev
 check: lint types imports test
 
 benchmark: $(VENV)/.installed-dev $(VENV)/.installed-benchmarks
-	$(BIN)/python benchmarks/finders.py
+	$(BIN)/python benchmarks/finders.py --repeat 3
 	$(BIN)/python benchmarks/accumulation.py
 	$(BIN)/python benchmarks/sweeping.py
 	$(BIN)/python benchmarks/batching.py

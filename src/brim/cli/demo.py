@@ -47,7 +47,7 @@ def command(
     json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show brim's own traceback on errors.")] = False,
 ) -> int:
-    """Find the batch sizes of a built-in workload under a memory limit; about a minute."""
+    """Find the batch sizes of a built-in workload, in about a minute."""
     from brim.cases import parse_cases
     from brim.cli.output import print_text
 

@@ -19,7 +19,7 @@ _TRACED = "… from your own workload, traced"
 _DEVICE = "The device, for the last three"
 _ADVICE = "Advice"
 
-app = typer.Typer(cls=DefaultsToFirst, help="Plan microbatch × accumulation × ranks, and keep plans in brim.toml.")
+app = typer.Typer(cls=DefaultsToFirst, help="Plan microbatch × accumulation × ranks; keep it in brim.toml.")
 
 
 @app.command("make", cls=PanelledHelp)

@@ -43,7 +43,7 @@ def command(
     json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show brim's own traceback on errors.")] = False,
 ) -> int:
-    """Predict the memory and the largest microbatch of a job, without a GPU.
+    """Predict memory and the largest microbatch, without a GPU.
 
     The step runs on fake tensors, and CUDA's allocator is replayed over what it asks for.
     """

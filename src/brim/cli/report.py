@@ -24,7 +24,7 @@ def command(
     json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show brim's own traceback on errors.")] = False,
 ) -> int:
-    """Write one HTML page that needs nothing else: charts, tables to copy, what to paste.
+    """Write one HTML page with charts, tables and what to paste.
 
     brim find train.py:Finetune --json > found.json && brim report found.json
     """

@@ -21,7 +21,7 @@ FAILED = 1
 _ANSWERS = {"done", "oom", "predicted_oom"}
 # A server that does not answer is given up after seconds; MLflow's own settings try for minutes.
 _MLFLOW_PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
-_HELP = "Run paired and product grids: `brim sweep FILE.yaml`, then `brim sweep results FILE.yaml`."
+_HELP = "Run paired and product grids, resumable, here or on Ray."
 app = typer.Typer(cls=DefaultsToFirst, no_args_is_help=True, help=_HELP)
 
 

@@ -42,7 +42,9 @@ def command(
     json: Annotated[bool, typer.Option("--json", help="A JSON document a line for every sample.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show brim's own traceback on errors.")] = False,
 ) -> int:
-    """Watch memory, utilisation and power of every device, and who holds it; q leaves.
+    """Watch the devices, or run a job and hold it against its plan.
+
+    Memory, utilisation and power of every device, and who holds it; q leaves.
 
     brim watch -- python train.py   runs the job and holds it against the active plan
     """
