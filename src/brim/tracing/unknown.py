@@ -1,8 +1,8 @@
 """Values that a trace does not have: what may be done with them all the same.
 
 A number that a step only prints, keeps or reckons with has no say in memory, so it may be anything. A step that asks
-about it could take either way, which is refused. Only whether numbers are finite has an answer: in a job that is to
-run, they are.
+about it could take either way, which is refused. Only two questions have an answer in a job that is to run: its numbers
+are finite, and its checks hold.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 _NUMBER_OF = torch.ops.aten._local_scalar_dense.default
 _ARITHMETIC = "add radd sub rsub mul rmul truediv rtruediv pow rpow mod rmod neg pos abs"
 _QUESTIONS = "eq ne lt le gt ge bool int float trunc floor ceil floordiv rfloordiv divmod rdivmod"
-# Functions that ask whether numbers are finite, with the answer where all are.
-_FINITE: Mapping[Any, bool] = {
+# Functions that ask whether numbers are finite, and what `torch._check_tensor_all` asks, each with its answer where all
+# is well.
+_ALL_IS_WELL: Mapping[Any, bool] = {
     torch.isnan: False,
     torch.Tensor.isnan: False,
     torch.isinf: False,
     torch.Tensor.isinf: False,
     torch.isfinite: True,
     torch.Tensor.isfinite: True,
+    torch.Tensor._is_all_true: True,
 }
 _KEEP_THE_ANSWER = (torch.any, torch.Tensor.any, torch.all, torch.Tensor.all)
 _ASK = (torch.Tensor.__bool__, torch.Tensor.item)
 # The functions that `answer` is to be asked about.
-CONCERNED = frozenset((*_FINITE, *_KEEP_THE_ANSWER, *_ASK))
+CONCERNED = frozenset((*_ALL_IS_WELL, *_KEEP_THE_ANSWER, *_ASK))
 
 
 class UnknownNumber(float):
@@ -77,14 +79,14 @@ def answer(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str,
     tensor = args[0] if args else kwargs.get("input")
     if not isinstance(tensor, FakeTensor) or tensor.constant is not None:
         return NotImplemented
-    known: bool | None = getattr(tensor, "is_finite_answer", None)
+    known: bool | None = getattr(tensor, "known_answer", None)
     if func in _ASK:
         if known is not None:
             return known
         is_number = func is torch.Tensor.item and tensor.is_floating_point() and tensor.numel() == 1
         return UnknownNumber() if is_number else NotImplemented
-    known = _FINITE.get(func, known)
+    known = _ALL_IS_WELL.get(func, known)
     result = func(*args, **kwargs)
     if known is not None and isinstance(result, FakeTensor):
-        result.is_finite_answer = known  # type: ignore[attr-defined]
+        result.known_answer = known  # type: ignore[attr-defined]
     return result

@@ -3,11 +3,12 @@
 import pytest
 import torch
 import transformers
+from tests.conftest import WORKLOADS
 
 import brim
 from brim.cases import Case
 from brim.tracing import predict, trace
-from brim.workload import prepare
+from brim.workload import load, prepare
 
 NUM_TOKENS = 2  # a prompt so short that the cache, not the prompt, makes the peak
 
@@ -93,3 +94,11 @@ def test_a_question_of_the_users_own_is_not_answered():
 
     with pytest.raises(brim.BrimError, match="asks for a tensor's value"):
         trace(Asks, Case(), 4, capability=(8, 6))
+
+
+@pytest.mark.parametrize("crops", [2, 5])
+def test_a_vision_language_model_is_traced_past_its_own_checks(crops):
+    answers = load(f"{WORKLOADS}/vision_language.py:Answers")
+    peaks = {size: trace(answers, Case({"max_crops": crops}), size).peak_bytes for size in (2, 4, 8)}
+    assert peaks[8] - peaks[4] == pytest.approx(2 * (peaks[4] - peaks[2]), rel=0.01)
+    assert peaks[4] > peaks[2]
