@@ -219,3 +219,14 @@ def test_planning_without_a_workload_does_not_import_torch():
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_help_has_its_options_in_panels_and_every_command_in_one_whole_line(brim_cli):
+    options = brim_cli("plan", "--help").stdout
+    assert (
+        options.index("What you want:")
+        < options.index("--effective <int>")
+        < options.index("What fits, if you know it:")
+    )
+    commands = brim_cli("--help").stdout.partition("Commands:")[2]
+    assert all(line.endswith(".") and not line.endswith("..") for line in commands.strip().splitlines())

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from brim.tracing.fake import fake_tensors
 from brim.tracing.ledger import Ledger
 from brim.tracing.shortcuts import Shortcuts
 
@@ -114,3 +115,13 @@ def test_what_torch_refuses_is_refused_on_fake_tensors_too(name):
         MISTAKES[name]()
     with FakeTensorMode() as mode, Ledger(shortcuts=Shortcuts(mode)), pytest.raises(RuntimeError):
         MISTAKES[name]()
+
+
+def test_what_counts_keeps_its_value():
+    with fake_tensors() as mode, Ledger(shortcuts=Shortcuts(mode)):
+        steps, seen = torch.tensor(0.0), torch.zeros((), dtype=torch.long)
+        alias = steps.detach()
+        steps += 1
+        seen.add_(3)
+        seen.zero_().add_(2)
+        assert (steps.item(), alias.item(), seen.item()) == (1.0, 1.0, 2)
