@@ -62,7 +62,7 @@ def command(
     json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show brim's own traceback on errors.")] = False,
 ) -> int:
-    """Run every trial of a sweep once; run it again and it goes on where it stopped.
+    """Run every trial of a sweep once, or go on where it stopped.
 
     `brim sweep results DIR` shows what came out.
     """

@@ -168,12 +168,13 @@ def _passed_through(console: Console | None, *, as_json: bool) -> Callable[[str,
 def _print_checks(checks: Sequence[Check], seen: Observed, plan: KeptPlan | None, *, as_json: bool) -> None:
     from brim.cli.output import print_renderable
     from brim.reporting.watch import checklist_table, ranks_table
-    from brim.watching.checklist import has_passed
+    from brim.watching.checklist import has_passed, why_not_judged
 
     if as_json:
         _print_json_line(
             checks=[check.to_dict() for check in checks],
             passed=has_passed(checks),
+            not_judged=None if plan is None else why_not_judged(checks, seen),
             exit_code=seen.exit_code,
             host_peak_bytes=seen.host_peak_bytes,
             gpu_peak_bytes=seen.gpu_peak_bytes,

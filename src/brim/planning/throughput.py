@@ -13,6 +13,8 @@ from brim.findings import Probe, Verdict
 
 # A larger microbatch that is slower by less than this, as a share, may be so by chance.
 SLOWER = 0.05
+# Where half of the steps of a size lie further apart than this, as a share of their median, its rate is hardly known.
+WIDE_SPREAD = 0.25
 # The knee: the share of the peak rate from which on more samples pay little. A choice.
 KNEE_SHARE = 0.9
 
@@ -124,8 +126,8 @@ class Throughput:
         if self.line is not None:
             fixed, sample = 1000 * self.line.fixed_seconds, 1000 * self.line.sample_seconds
             parts.append(f"a step takes {fixed:.3g} ms + {sample:.3g} ms × microbatch")
-            if self.line.fixed_seconds:
-                parts.append(f"{KNEE_SHARE:.0%} of its peak rate from {self.line.knee:,} on")
+            knee = f"{KNEE_SHARE:.0%} of its peak rate from {self.line.knee:,} on"
+            parts.append(knee if self.line.fixed_seconds else "every size runs at its peak rate, so it has no knee")
         # Half of the steps lie within the spread: a wide one says that something else ran as well.
         steps = f"quickest of {best.num_timings} steps, ±{best.spread:.0%}"
         parts.append(f"best rate {best.samples_per_second:.4g}/s at {best.microbatch:,} ({steps})")
@@ -133,6 +135,8 @@ class Throughput:
             last = self.rates[-1]
             share = 1 - last.samples_per_second / best.samples_per_second
             parts.append(f"larger is slower here: {last.microbatch:,} by {share:.0%}")
+        if best.spread > WIDE_SPREAD:
+            parts.append("the steps differ so much that this says little: ask again while nothing else runs")
         return "; ".join(parts)
 
     def to_dict(self) -> dict[str, Any]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 
 from brim.findings import Verdict
-from brim.probing.verdicts import ERROR_TEXTS, OOM_TEXTS, OOM_TYPES
+from brim.probing.verdicts import ERROR_TEXTS, OOM_TEXTS
 
 # The last line of a traceback: a type, and mostly a message; torchrun puts the rank before it.
 _EXCEPTION = re.compile(r"(?:\[rank\d+\]:\s*)?((?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit))(?::\s*(.*))?")
 # What launchers raise when one of their processes has failed: the reason came before.
 _LAUNCHERS = ("ChildFailedError", "CalledProcessError", "ProcessExitedException", "ProcessRaisedException")
 _NUM_LAST_LINES = 20
+# How the names of all types end that mean memory: Python's, NumPy's `_ArrayMemoryError`, torch's `OutOfMemoryError`.
+_MEMORY_TYPE = "MemoryError"
 
 
 def classify_text(text: str) -> tuple[Verdict, str]:
@@ -30,7 +32,7 @@ def classify_text(text: str) -> tuple[Verdict, str]:
         last = raised[-1]
         message = last[2] or ""
         line = f"{last[1]}: {message}".removesuffix(": ")
-        is_oom = last[1] in OOM_TYPES or means_memory(message)
+        is_oom = last[1].endswith(_MEMORY_TYPE) or means_memory(message)
         return (Verdict.OOM if is_oom else Verdict.ERROR), line
     # No traceback: a program in another language, or one that was aborted.
     for line in reversed(lines[-_NUM_LAST_LINES:]):
@@ -44,5 +46,10 @@ def means_memory(line: str) -> bool:
 
     >>> means_memory("RuntimeError: CUDA out of memory."), means_memory("memory: 3 GiB used")
     (True, False)
+    >>> means_memory("numpy._core._exceptions._ArrayMemoryError: Unable to allocate 8.00 PiB")
+    True
     """
+    raised = _EXCEPTION.fullmatch(line.strip())
+    if raised and raised[1].endswith(_MEMORY_TYPE):
+        return True
     return any(sure in line for sure in OOM_TEXTS) and not any(never in line for never in ERROR_TEXTS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from brim.findings import Verdict
 
 # Types that always mean memory, by name: torch is not imported to judge an exception.
-OOM_TYPES = ("torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError", "MemoryError")
+_OOM_TYPES = ("torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError", "MemoryError")
 
 # Texts of a RuntimeError that always mean memory, by backend.
 OOM_TEXTS = (
@@ -71,7 +71,7 @@ def describe(error: BaseException) -> str:
 
 def _is_oom(error: BaseException, nearly_full: bool) -> bool:
     names = {f"{cls.__module__}.{cls.__qualname__}".removeprefix("builtins.") for cls in type(error).__mro__}
-    if names.intersection(OOM_TYPES):
+    if names.intersection(_OOM_TYPES):
         return True
     if not isinstance(error, (RuntimeError, OSError, ImportError)):
         return False

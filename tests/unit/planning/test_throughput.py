@@ -51,3 +51,14 @@ def test_probes_give_rates_with_their_spread_and_say_where_larger_is_slower():
     assert "larger is slower here: 32 by 20%" in curve.describe()
     assert curve.to_dict()["larger_is_slower"]
     assert measure_throughput(probes[:1]) is None
+
+
+def test_steps_that_differ_widely_and_a_line_without_a_knee_are_told():
+    def probe(size, timings):
+        return Probe(microbatch=size, verdict=Verdict.FITS, timings=timings)
+
+    steady = measure_throughput([probe(8, (0.08,) * 9), probe(32, (0.32,) * 9)])
+    assert "no knee" in steady.describe()
+    assert "ask again" not in steady.describe()
+    disturbed = measure_throughput([probe(8, (0.05, 0.2, 0.4, 0.6)), probe(32, (0.32,) * 9)])
+    assert "ask again while nothing else runs" in disturbed.describe()
