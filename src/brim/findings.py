@@ -31,6 +31,32 @@ class Verdict(str, enum.Enum):
         return self.value
 
 
+@dataclass(frozen=True, slots=True)
+class Race:
+    """Sizes to time in turn in one process, where whatever else the machine does meets all of them.
+
+    Attributes:
+        sizes: The microbatches.
+        rounds: How often each has its turn, in which every size runs about as many samples as the largest in a step.
+    """
+
+    sizes: tuple[int, ...]
+    rounds: int
+
+    def steps_in_turn(self, size: int) -> int:
+        """Return how many steps of a size one turn has."""
+        return max(1, max(self.sizes) // size)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the race as plain data."""
+        return {"sizes": list(self.sizes), "rounds": self.rounds}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Race:
+        """Read what `to_dict` wrote."""
+        return cls(tuple(data["sizes"]), data["rounds"])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
     """One real trial at one microbatch.
@@ -39,6 +65,7 @@ class Probe:
         peak_bytes: The largest amount of the device's memory that the trial held, or None where it is not known.
         step_seconds: The median time of a step after the first, or of the only one.
         timings: The times of the steps after the first, or of the only one.
+        laps: Of a race that followed, for each size the time of a step in every round.
         calls: How often each of forward, backward and optimizer really ran.
         memory: The peaks of the device apart, e.g. allocated, reserved and driver-side bytes.
         detail: Why it did not fit, in one line.
@@ -52,6 +79,7 @@ class Probe:
     samples: int = 0
     detail: str | None = None
     timings: tuple[float, ...] = ()
+    laps: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
     calls: Mapping[str, int] = field(default_factory=dict)
     memory: Mapping[str, int] = field(default_factory=dict)
 
@@ -71,6 +99,7 @@ class Probe:
             "samples": self.samples,
             "detail": self.detail,
             "timings": list(self.timings),
+            "laps": {str(size): list(seconds) for size, seconds in self.laps.items()},
             "calls": dict(self.calls),
             "memory": dict(self.memory),
         }
@@ -79,7 +108,9 @@ class Probe:
     def from_dict(cls, data: Mapping[str, Any]) -> Probe:
         """Read what `to_dict` wrote; what a newer brim wrote besides is passed over."""
         known = {each.name: data[each.name] for each in fields(cls) if each.name in data}
-        return cls(**{**known, "verdict": Verdict(data["verdict"]), "timings": tuple(data.get("timings", ()))})
+        laps = {int(size): tuple(seconds) for size, seconds in data.get("laps", {}).items()}
+        read = {"verdict": Verdict(data["verdict"]), "timings": tuple(data.get("timings", ())), "laps": laps}
+        return cls(**{**known, **read})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,7 +52,8 @@ def command(
         str, typer.Option(help="largest, or fastest: the smallest microbatch within 5% of the best rate.")
     ] = "largest",
     steps: Annotated[
-        int | None, typer.Option(help="Whole steps in each probe. Default: 3; for --goal fastest a second's worth.")
+        int | None,
+        typer.Option(help="Whole steps in each probe, and rounds of --goal fastest. Default: 3, and 3 s of rounds."),
     ] = None,
     ranks: Annotated[int, typer.Option(help="Data-parallel processes, one device each; a workload's own wrap.")] = 1,
     nodes: Annotated[

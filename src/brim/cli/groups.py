@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+from pathlib import Path
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
@@ -11,7 +13,11 @@ class DefaultsToFirst(TyperGroup):
     """A group whose first command runs where no other is named: `brim sweep FILE`, `brim plan --effective 80 …`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put the first command before arguments that name none."""
+        """Put the first command before arguments that name none; refuse what looks like a mistyped one."""
+        word = args[0] if args else ""
+        near = [] if word in self.commands else difflib.get_close_matches(word, self.commands, n=1)
+        if near and not Path(word).exists():
+            ctx.fail(f"No such command {word!r}. Did you mean {near[0]!r}?")
         if (args and args[0] not in self.commands) or (not args and not self.no_args_is_help):
             args = [next(iter(self.commands)), *args]
         return super().parse_args(ctx, args)

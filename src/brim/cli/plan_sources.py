@@ -22,7 +22,7 @@ from brim.planning.answer import (
 from brim.planning.configs import read_config
 from brim.planning.footprint import LORA_RANK, Training
 from brim.planning.measurement import Measured, extrapolate
-from brim.planning.profiles import FILLS, check_profile, share_of
+from brim.planning.profiles import FILLS, check_profile
 from brim.planning.shapes import ModelShape, find_model
 from brim.planning.sizing import size_up
 from brim.planning.thumb import rule_of_thumb
@@ -52,8 +52,8 @@ def answer_from(parameters: Options) -> Answer:
     """Answer from the options of the command that were given; refuse those that make no sense together."""
     options = {name: value for name, value in parameters.items() if value is not None and value is not False}
     options = {name: value for name, value in options.items() if value not in ([], ())}
-    source = _source(options)
-    return _ANSWERS[source](options, _wanted(options))
+    wanted = _wanted(options)
+    return _ANSWERS[_source(options)](options, wanted)
 
 
 def _source(options: Options) -> str:
@@ -142,8 +142,7 @@ def _from_largest(options: Options, wanted: Wanted) -> Answer:
             f"--largest is {options['largest']}: nothing fits, so there is nothing to plan. "
             "See what would save memory: brim plan --workload file.py:Name --gpu NAME"
         )
-    largest = options["largest"]
-    return answer_largest(wanted, share_of(largest, options["profile"]) if "profile" in options else largest)
+    return answer_largest(wanted, options["largest"], profile=options.get("profile"))
 
 
 def _from_microbatch(options: Options, wanted: Wanted) -> Answer:

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from brim.cases import Case
 from brim.devices import Device
 from brim.errors import IdleStepError, UnclearError, WorkloadError
 from brim.finding.observer import Observer
-from brim.findings import Finding, Probe, Verdict
+from brim.findings import Finding, Probe, Race, Verdict
 from brim.planning.throughput import Throughput, measure_throughput
 from brim.probing import Outcome, Prober
 from brim.probing.mixing import Mix
-from brim.searching import Ask, Bounds, Fastest, Guided, MemoryCurve, Search, Strategy, fastest_fit, steps_to_time
+from brim.searching import (
+    Ask,
+    Bounds,
+    Fastest,
+    Guided,
+    Known,
+    MemoryCurve,
+    Search,
+    Strategy,
+    fastest_fit,
+    steps_to_time,
+)
 from brim.units import format_bytes
 
 # How often a probe that ended for no known reason is tried again.
@@ -56,13 +68,13 @@ class CaseSearch:
         search = Search(strategy, self.bounds, confirm=self.fresh, choose=choose)
         ask = search.ask()
         while ask is not None:
-            steps = steps_to_time(search.known, ask.microbatch) if self.is_timed else self.steps
-            probe = self.probe(ask, steps=steps)
+            probe = self.probe(ask, **self._timing(strategy, search.known, ask))
             search.tell(
                 ask.microbatch,
                 fits=probe.verdict is Verdict.FITS,
                 peak_bytes=probe.peak_bytes,
                 step_seconds=min(probe.timings, default=None),
+                laps=probe.laps,
             )
             ask = search.ask(elapsed_seconds=self._elapsed())
             self.observer.probe_ended(self.case, probe, ask)
@@ -119,12 +131,21 @@ class CaseSearch:
             return guided, None
         return guided, {"largest": largest, "peak_bytes": guided.predicted_peak(max(largest, 1)) or 0}
 
-    def probe(self, ask: Ask, *, steps: int | None = None, mix: Mix = ()) -> Probe:
+    def _timing(self, strategy: Strategy, known: Known, ask: Ask) -> dict[str, Any]:
+        """Return how much of a size is to be run: a few steps and a race, or as many steps as tell how fast it is."""
+        if not isinstance(strategy, Fastest):
+            return {"steps": self.steps}
+        if strategy.races and not ask.confirms:
+            race = strategy.race(known, ask.microbatch)
+            return {"steps": self.steps, "race": race if self.is_timed else replace(race, rounds=self.steps)}
+        return {"steps": steps_to_time(known, ask.microbatch) if self.is_timed else self.steps}
+
+    def probe(self, ask: Ask, *, steps: int | None = None, mix: Mix = (), race: Race | None = None) -> Probe:
         """Probe until the verdict is clear, or raise what the workload raised."""
         for num_unclear in range(1, NUM_RETRIES + 2):
             self.observer.probe_started(self.case, ask)
             outcome = self.prober.probe(
-                self.case, ask.microbatch, steps=steps or self.steps, confirms=ask.confirms, mix=mix
+                self.case, ask.microbatch, steps=steps or self.steps, confirms=ask.confirms, mix=mix, race=race
             )
             self.sources = outcome.sources or self.sources
             self._probes.append(outcome.probe)

@@ -22,7 +22,6 @@ from brim.probing.meeting import Meeting
 from brim.searching import Bounds, Doubling, Estimate, Fastest, ScaleTable, Strategy
 from brim.searching.bounds import LARGEST_MICROBATCH
 from brim.searching.estimate import MAX_TRIES
-from brim.searching.fastest import FEWEST_STEPS
 from brim.units import parse_seconds
 from brim.workload import Workload
 
@@ -73,8 +72,8 @@ def find(
         multiple_of: Try only multiples of this.
         strategy: `guided`, `estimate`, `doubling`, or an object with a `propose` method.
         goal: `largest`, or `fastest` for the smallest microbatch within 5% of the best rate, in at most six probes.
-        steps: How many whole steps each probe runs; None for 3, or for a second of them and at least 9 for the goal
-            `fastest`.
+        steps: How many whole steps each probe runs, and for the goal `fastest` how many rounds its race has; None for 3
+            steps and about three seconds of rounds.
         ranks: Data-parallel processes. With more than one, a probe is a job of `torch.distributed`, one device for each
             rank, with what `Workload.wrap` asks for around the modules. The worst rank decides.
         nodes: Over how many machines the ranks are spread, each of which makes this same call; None for what Slurm or
@@ -111,7 +110,7 @@ def find(
         raise InputError("The goal `fastest` has a strategy of its own. Leave out the strategy.")
     is_timed = goal == FASTEST and steps is None
     if steps is None:
-        steps = FEWEST_STEPS if goal == FASTEST else DEFAULT_STEPS
+        steps = DEFAULT_STEPS
     for name, number in (("ranks", ranks), ("steps", steps)):
         if not isinstance(number, int) or isinstance(number, bool) or number < 1:
             raise InputError(f"{name} is {number!r}. Use a whole number of at least 1.")
@@ -138,7 +137,7 @@ def find(
     found_device, limits_bytes = resolve_ranks(device, memory=memory, fill=fill, num_ranks=subject.ranks)
 
     def search(device: Device, prober: Prober) -> Findings:
-        fastest = Fastest(limit_bytes=device.limit_bytes) if goal == FASTEST else None
+        fastest = Fastest(limit_bytes=device.limit_bytes, races=subject.command is None) if goal == FASTEST else None
         run = Run(
             subject=subject,
             device=device,

@@ -14,7 +14,7 @@ from brim.devices import Device, make_meter
 from brim.errors import DeviceError, WorkloadError
 from brim.finding.case_search import CaseSearch
 from brim.finding.observer import Observer
-from brim.findings import Finding, Probe, Verdict
+from brim.findings import Finding, Probe, Race, Verdict
 from brim.history import History, make_key
 from brim.probing.loop import LoopProber
 from brim.probing.mixing import Mix
@@ -76,9 +76,18 @@ class AgreeingProber:
         """How many ranks probe at once."""
         return self._ranks.count
 
-    def probe(self, case: Case, microbatch: int, *, steps: int, confirms: bool = False, mix: Mix = ()) -> Outcome:
+    def probe(
+        self,
+        case: Case,
+        microbatch: int,
+        *,
+        steps: int,
+        confirms: bool = False,
+        mix: Mix = (),
+        race: Race | None = None,
+    ) -> Outcome:
         """Probe here, hear of the others, and return what all return."""
-        outcome = self._prober.probe(case, microbatch, steps=steps, confirms=confirms, mix=mix)
+        outcome = self._prober.probe(case, microbatch, steps=steps, confirms=confirms, mix=mix, race=race)
         return agree(outcome, self._ranks.gather(outcome), rank=self._ranks.rank)
 
     def trace(self, case: Case, *, cap: int, steps: int) -> Traced:

@@ -14,6 +14,7 @@ from brim.planning.choices import EvenChoice, at_microbatch
 from brim.planning.ladder import MUCH_ACCUMULATION, Rung
 from brim.planning.learning_rate import ScaledRate, scale_learning_rate
 from brim.planning.measurement import Extrapolation
+from brim.planning.profiles import share_of
 from brim.planning.sizing import Sizing, a_larger_gpu, rungs_that_fit, what_it_takes
 from brim.planning.throughput import StepTime, fit_step_time
 from brim.planning.thumb import USABLE, Thumb
@@ -80,6 +81,14 @@ class TracedJob:
     ladder: tuple[Rung, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a profile took less than: the largest microbatch that is known to fit."""
+
+    profile: str
+    largest: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """A plan, and all that belongs to it.
@@ -90,6 +99,7 @@ class Answer:
         largest: The largest microbatch that fits; None where it is not known.
         choices: Even choices near the target, where a microbatch was to be kept.
         takes: What would make it fit, where nothing does.
+        taken: What a profile left of a known largest microbatch.
     """
 
     wanted: Wanted
@@ -102,6 +112,7 @@ class Answer:
     traced: TracedJob | None = None
     ladder: tuple[Rung, ...] = ()
     takes: tuple[str, ...] = ()
+    taken: Taken | None = None
     advice: tuple[Advice, ...] = ()
     rate: ScaledRate | None = None
     step_time: StepTime | None = None
@@ -142,9 +153,11 @@ def needs_ladder(wanted: Wanted, largest: int) -> bool:
     return fewest_microbatches(wanted.effective or 1, largest=largest, ranks=wanted.ranks) > MUCH_ACCUMULATION
 
 
-def answer_largest(wanted: Wanted, largest: int) -> Answer:
-    """Answer from the largest microbatch that is known to fit."""
-    return _advised(_planned(wanted, largest))
+def answer_largest(wanted: Wanted, largest: int, *, profile: str | None = None) -> Answer:
+    """Answer from the largest microbatch that is known to fit, or from what a profile takes of it."""
+    if profile is None:
+        return _advised(_planned(wanted, largest))
+    return _advised(replace(_planned(wanted, share_of(largest, profile)), taken=Taken(profile, largest)))
 
 
 def answer_measurement(wanted: Wanted, found: Extrapolation) -> Answer:

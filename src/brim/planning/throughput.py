@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,30 +66,67 @@ class StepTime:
 
 
 def fit_step_time(seconds: Mapping[int, float]) -> StepTime:
-    """Fit the line to step times by microbatch, by least squares.
+    """Fit the line to step times by microbatch, by least squares of their relative errors: long steps err by more.
 
     >>> round(fit_step_time({8: 0.08, 32: 0.2}).half_rate_microbatch, 6)
     8.0
     """
     if len(seconds) < 2:
         raise InputError(f"{len(seconds)} timings make no line. Time at least two microbatches.")
-    mean_size = sum(seconds) / len(seconds)
-    mean_seconds = sum(seconds.values()) / len(seconds)
-    spread = sum((size - mean_size) ** 2 for size in seconds)
-    slope = sum((size - mean_size) * (time - mean_seconds) for size, time in seconds.items()) / spread
+    weights = {size: time**-2 for size, time in seconds.items()}
+    whole = sum(weights.values())
+    mean_size = sum(weight * size for size, weight in weights.items()) / whole
+    mean_seconds = sum(weights[size] * time for size, time in seconds.items()) / whole
+    spread = sum(weight * (size - mean_size) ** 2 for size, weight in weights.items())
+    slope = sum(weights[size] * (size - mean_size) * (time - mean_seconds) for size, time in seconds.items()) / spread
     if slope <= 0:
         raise InputError("Larger microbatches take no longer in these timings. Time sizes that are further apart.")
     return StepTime(fixed_seconds=max(0.0, mean_seconds - slope * mean_size), sample_seconds=slope)
 
 
+def rates_of_races(races: Sequence[Mapping[int, Sequence[float]]]) -> dict[int, float]:
+    """Return samples per second of every size, in rising order, as if all had run under the same conditions.
+
+    In a race sizes take turns, so what else the machine does meets them alike: each round is one comparison of all
+    sizes, and the median of the rounds decides. Of two races the sizes that both had tell how much faster the machine
+    was in one of them.
+
+    Args:
+        races: For each race the time of a step by size, round by round.
+
+    >>> one, other = {8: [0.4, 0.8], 4: [0.25, 0.5]}, {4: [0.125, 0.125], 2: [0.125, 0.125]}
+    >>> {size: round(rate, 2) for size, rate in rates_of_races([one, other]).items()}
+    {2: 16.0, 4: 32.0, 8: 40.0}
+    """
+    logs: dict[int, list[float]] = {}
+    for laps in reversed(races):
+        race = {size: statistics.median(rates) for size, rates in _compare(laps).items()}
+        shared = [statistics.fmean(logs[size]) - rate for size, rate in race.items() if size in logs]
+        shift = statistics.median(shared) if shared else 0.0
+        for size, rate in race.items():
+            logs.setdefault(size, []).append(rate + shift)
+    return {size: math.exp(statistics.fmean(logs[size])) for size in sorted(logs)}
+
+
+def _compare(laps: Mapping[int, Sequence[float]]) -> dict[int, list[float]]:
+    """Return the logarithm of each size's rate in every round, as if all rounds had been as fast as the typical one."""
+    rates = {size: [math.log(size / time) for time in seconds] for size, seconds in laps.items()}
+    means = [statistics.fmean(turn) for turn in zip(*rates.values(), strict=True)]
+    typical = statistics.median(means)
+    return {
+        size: [typical + rate - mean for rate, mean in zip(logs, means, strict=True)] for size, logs in rates.items()
+    }
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """The rate of one microbatch over all its timed steps.
+    """The rate of one microbatch over all that was timed of it.
 
     Attributes:
-        samples_per_second: The rate of the quickest step, the one that nothing else on the machine disturbed.
-        spread: Half of the range between the quartiles of the step times, as a share of their median.
-        num_timings: How many steps were timed.
+        samples_per_second: The rate in the races, or, where there were none, that of the quickest step, the one that
+            nothing else on the machine disturbed.
+        spread: Half of the range between the quartiles of the times, as a share of their median.
+        num_timings: How many turns of a race, or else steps, were timed.
     """
 
     microbatch: int
@@ -105,10 +142,12 @@ class Throughput:
     Attributes:
         rates: In order of the microbatch.
         line: The line through the step times, or None where they do not grow with the microbatch.
+        is_raced: Whether the sizes took turns.
     """
 
     rates: tuple[Rate, ...]
     line: StepTime | None
+    is_raced: bool = False
 
     @property
     def best(self) -> Rate:
@@ -120,6 +159,11 @@ class Throughput:
         """Whether the largest microbatch is slower than the best, by more than chance."""
         return self.rates[-1].samples_per_second < (1 - SLOWER) * self.best.samples_per_second
 
+    @property
+    def timed_by(self) -> str:
+        """What a rate is of."""
+        return "median turn" if self.is_raced else "quickest step"
+
     def describe(self) -> str:
         """Return what was learnt, in one line."""
         best, parts = self.best, []
@@ -129,7 +173,7 @@ class Throughput:
             knee = f"{KNEE_SHARE:.0%} of its peak rate from {self.line.knee:,} on"
             parts.append(knee if self.line.fixed_seconds else "every size runs at its peak rate, so it has no knee")
         # Half of the steps lie within the spread: a wide one says that something else ran as well.
-        steps = f"quickest of {best.num_timings} steps, ±{best.spread:.0%}"
+        steps = f"{self.timed_by} of {best.num_timings}, ±{best.spread:.0%}"
         parts.append(f"best rate {best.samples_per_second:.4g}/s at {best.microbatch:,} ({steps})")
         if self.is_slower_above:
             last = self.rates[-1]
@@ -157,36 +201,70 @@ class Throughput:
             "knee": line.knee if line else None,
             "best": self.best.microbatch,
             "larger_is_slower": self.is_slower_above,
+            "raced": self.is_raced,
         }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Throughput:
+        """Read what `to_dict` wrote."""
+        rates = tuple(
+            Rate(
+                microbatch=rate["microbatch"],
+                samples_per_second=rate["samples_per_second"],
+                spread=rate["spread"],
+                num_timings=rate["timings"],
+            )
+            for rate in data["rates"]
+        )
+        fixed, sample = data["fixed_seconds"], data["sample_seconds"]
+        line = None if sample is None else StepTime(fixed_seconds=fixed, sample_seconds=sample)
+        return cls(rates=rates, line=line, is_raced=data.get("raced", False))
 
 
 def measure_throughput(probes: Iterable[Probe]) -> Throughput | None:
     """Return the curve of the probes that fitted and were timed, or None where they are of fewer than two sizes."""
-    timings: dict[int, list[float]] = {}
-    for probe in probes:
-        if probe.verdict is Verdict.FITS and probe.timings:
-            timings.setdefault(probe.microbatch, []).extend(probe.timings)
-    if len(timings) < 2:
+    fitted = [probe for probe in probes if probe.verdict is Verdict.FITS]
+    races = [probe.laps for probe in fitted if probe.laps]
+    rates = _raced(races) if races else _timed(fitted)
+    if len(rates) < 2:
         return None
-    quickest = {size: min(timings[size]) for size in sorted(timings)}
-    rates = tuple(
-        Rate(
-            microbatch=size,
-            samples_per_second=size / seconds,
-            spread=_spread(timings[size]),
-            num_timings=len(timings[size]),
-        )
-        for size, seconds in quickest.items()
-    )
     try:
-        line = fit_step_time(quickest)
+        line = fit_step_time({rate.microbatch: rate.microbatch / rate.samples_per_second for rate in rates})
     except InputError:
         line = None
-    return Throughput(rates=rates, line=line)
+    return Throughput(rates=rates, line=line, is_raced=bool(races))
 
 
-def _spread(timings: list[float]) -> float:
-    if len(timings) < 2:
+def _raced(races: Sequence[Mapping[int, Sequence[float]]]) -> tuple[Rate, ...]:
+    times: dict[int, list[float]] = {}
+    for laps in races:
+        for size, logs in _compare(laps).items():
+            times.setdefault(size, []).extend(math.exp(statistics.median(logs) - rate) for rate in logs)
+    return tuple(
+        Rate(microbatch=size, samples_per_second=rate, spread=_spread(times[size]), num_timings=len(times[size]))
+        for size, rate in rates_of_races(races).items()
+    )
+
+
+def _timed(probes: Sequence[Probe]) -> tuple[Rate, ...]:
+    times: dict[int, list[float]] = {}
+    for probe in probes:
+        timings = probe.timings or ((probe.step_seconds,) if probe.step_seconds else ())
+        if timings:
+            times.setdefault(probe.microbatch, []).extend(timings)
+    return tuple(
+        Rate(
+            microbatch=size,
+            samples_per_second=size / min(times[size]),
+            spread=_spread(times[size]),
+            num_timings=len(times[size]),
+        )
+        for size in sorted(times)
+    )
+
+
+def _spread(times: list[float]) -> float:
+    if len(times) < 2:
         return 0.0
-    lower, median, upper = statistics.quantiles(timings, n=4)
+    lower, median, upper = statistics.quantiles(times, n=4)
     return (upper - lower) / 2 / median

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from brim.cases import Case
 from brim.devices import Device, make_meter
+from brim.findings import Race
 from brim.history import hash_file
 from brim.probing.mixing import Mix, mixed
 from brim.probing.outcome import Outcome, Traced, outcome_from
@@ -35,7 +36,16 @@ class InProcessProber:
         """One: this process."""
         return 1
 
-    def probe(self, case: Case, microbatch: int, *, steps: int, confirms: bool = False, mix: Mix = ()) -> Outcome:
+    def probe(
+        self,
+        case: Case,
+        microbatch: int,
+        *,
+        steps: int,
+        confirms: bool = False,
+        mix: Mix = (),
+        race: Race | None = None,
+    ) -> Outcome:
         """Run one probe in this process."""
         with restored():
             release_memory()
@@ -46,6 +56,7 @@ class InProcessProber:
                 steps=steps,
                 meter=make_meter(self._device.name),
                 limit_bytes=self._device.limit_bytes,
+                race=race,
             )
         release_memory()
         return outcome_from(microbatch, result, sources=_source_of(self._workload_class))

@@ -20,7 +20,7 @@ from brim.cases import Case
 from brim.devices import Device
 from brim.devices.cpu import num_oom_kills
 from brim.errors import InputError, WorkloadError
-from brim.findings import Probe, Verdict
+from brim.findings import Probe, Race, Verdict
 from brim.probing.groups import PROBING_VARIABLE, kill_group
 from brim.probing.mixing import Mix
 from brim.probing.outcome import Outcome, Traced, outcome_from
@@ -80,11 +80,20 @@ class IsolatedProber:
         self._await_ready()
         return self._kind
 
-    def probe(self, case: Case, microbatch: int, *, steps: int, mix: Mix = (), run: str | None = None) -> Outcome:
+    def probe(
+        self,
+        case: Case,
+        microbatch: int,
+        *,
+        steps: int,
+        mix: Mix = (),
+        race: Race | None = None,
+        run: str | None = None,
+    ) -> Outcome:
         """Run one probe in a fresh process; with other nodes, under the name that all of them call it."""
         kills_before = num_oom_kills()
         request = {"do": "probe", "case": dict(case), "microbatch": microbatch, "steps": steps, "mix": list(mix)}
-        reply = self._ask({**request, "run": run}, self._timeout_seconds)
+        reply = self._ask({**request, "race": race.to_dict() if race else None, "run": run}, self._timeout_seconds)
         if reply.message is not None:
             failed = reply.message["verdict"] in (Verdict.ERROR, Verdict.UNCLEAR)
             tail = self._log_tail() if failed else ""

@@ -17,7 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from brim.cases import Case
 from brim.devices import Device, make_meter
-from brim.findings import Verdict
+from brim.findings import Race, Verdict
 from brim.probing.in_process import release_memory
 from brim.probing.mixing import Mix
 from brim.probing.outcome import Outcome, Traced, outcome_from
@@ -72,9 +72,19 @@ class LoopProber:
         """One: this process."""
         return 1
 
-    def probe(self, case: Case, microbatch: int, *, steps: int, confirms: bool = False, mix: Mix = ()) -> Outcome:
+    def probe(
+        self,
+        case: Case,
+        microbatch: int,
+        *,
+        steps: int,
+        confirms: bool = False,
+        mix: Mix = (),
+        race: Race | None = None,
+    ) -> Outcome:
         """Run the loop until it has taken `steps` steps, or has come to its end before that."""
         assert not mix, "a loop draws its own lengths"
+        assert race is None, "a loop has one size"
         meter = make_meter(self._device.name)
         watch = _StepWatch(self._kind, None if self._ends_itself else steps, meter.synchronize)
         workload_class = _as_workload(self._run_loop, self._kind, watch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from brim.findings import Verdict
 from brim.probing.outcome import Outcome
@@ -21,6 +21,9 @@ PEER_TEXTS = (
     "Timed out waiting",
     "failed to recv, got 0 bytes",
 )
+
+
+_Size = TypeVar("_Size", int, str)
 
 
 def is_from_peer(detail: str) -> bool:
@@ -62,6 +65,7 @@ def merge_outcomes(
     return {
         **fullest,
         "step_seconds": max(outcome["step_seconds"] for outcome in outcomes),
+        "laps": slowest_laps([outcome.get("laps", {}) for outcome in outcomes]),
         "samples": min(outcome["samples"] for outcome in outcomes),
     }
 
@@ -86,4 +90,15 @@ def merge_nodes(outcomes: Sequence[Outcome], *, order: Sequence[int]) -> Outcome
     fullest = max(probes, key=lambda probe: probe.peak_bytes or 0)
     slowest = max(probe.step_seconds or 0.0 for probe in probes)
     fewest = min(probe.samples for probe in probes)
-    return replace(outcomes[0], probe=replace(fullest, step_seconds=slowest, samples=fewest))
+    laps = slowest_laps([probe.laps for probe in probes])
+    return replace(outcomes[0], probe=replace(fullest, step_seconds=slowest, samples=fewest, laps=laps))
+
+
+def slowest_laps(laps: Sequence[Mapping[_Size, Sequence[float]]]) -> dict[_Size, tuple[float, ...]]:
+    """Return of every size that ran everywhere what the slowest took in each round.
+
+    >>> slowest_laps([{4: [1.0, 2.0], 1: [0.5, 0.5]}, {4: [2.0, 1.0]}])
+    {4: (2.0, 2.0)}
+    """
+    shared = [size for size in laps[0] if all(size in each for each in laps)]
+    return {size: tuple(map(max, zip(*(each[size] for each in laps), strict=True))) for size in shared}

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from brim.cases import Case
-from brim.findings import Probe, Verdict
+from brim.findings import Probe, Race, Verdict
 from brim.probing.mixing import Mix
 
 
@@ -73,7 +73,16 @@ class Prober(Protocol):
         """How many data-parallel processes a probe has; of a command, known after its first probe."""
         ...
 
-    def probe(self, case: Case, microbatch: int, *, steps: int, confirms: bool = False, mix: Mix = ()) -> Outcome:
+    def probe(
+        self,
+        case: Case,
+        microbatch: int,
+        *,
+        steps: int,
+        confirms: bool = False,
+        mix: Mix = (),
+        race: Race | None = None,
+    ) -> Outcome:
         """Run one probe; every failure of the workload is an outcome, not an exception.
 
         Args:
@@ -82,6 +91,7 @@ class Prober(Protocol):
             steps: How many whole steps to run.
             confirms: Whether the size has fitted before.
             mix: Cases and microbatches that each step goes through, instead of one batch.
+            race: Sizes to time in turn after the steps, where the prober can.
         """
         ...
 
@@ -103,6 +113,7 @@ def outcome_from(
         peak_bytes=result.get("peak_bytes"),
         step_seconds=result.get("step_seconds"),
         timings=tuple(result.get("timings", ())),
+        laps={int(size): tuple(seconds) for size, seconds in result.get("laps", {}).items()},
         steps=result.get("steps", 0),
         samples=result.get("samples", 0),
         detail=result.get("detail"),

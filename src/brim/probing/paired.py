@@ -12,6 +12,7 @@ from typing import Any
 
 from brim.cases import Case
 from brim.devices import Device
+from brim.findings import Race
 from brim.probing.isolated import IsolatedProber
 from brim.probing.mixing import Mix
 from brim.probing.outcome import Outcome, Traced
@@ -56,11 +57,12 @@ class PairedProber:
         steps: int,
         confirms: bool = False,
         mix: Mix = (),
+        race: Race | None = None,
         run: str | None = None,
     ) -> Outcome:
         """Run one probe in a fresh process."""
         self._in_use = self._confirming if confirms else self._searching
-        return self._in_use.probe(case, microbatch, steps=steps, mix=mix, run=run)
+        return self._in_use.probe(case, microbatch, steps=steps, mix=mix, race=race, run=run)
 
     def end_probe(self) -> None:
         """End the probe that another thread waits for, which then is unclear."""

@@ -29,7 +29,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from brim.cases import Case
 from brim.devices import make_meter
 from brim.devices.cpu import num_oom_kills
-from brim.findings import Verdict
+from brim.findings import Race, Verdict
 from brim.probing.groups import die_with_parent
 from brim.probing.merging import is_from_peer, merge_outcomes
 from brim.probing.mixing import Mix, mixed
@@ -60,6 +60,7 @@ class RankedProbe:
     microbatch: int
     steps: int
     mix: Mix
+    race: Race | None
     device_type: str
     limits_bytes: tuple[int, ...]
     folder: str = ""
@@ -145,6 +146,7 @@ def _run_rank(probe: RankedProbe) -> None:
         steps=probe.steps,
         meter=make_meter(device_name),
         limit_bytes=probe.limits_bytes[local_rank],
+        race=probe.race,
         report=report,
         owns_process=True,
     )

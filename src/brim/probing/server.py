@@ -25,6 +25,7 @@ from typing import Any
 
 from brim.cases import Case
 from brim.errors import InputError, TraceError
+from brim.findings import Race
 from brim.importing import OBJECTS_BETWEEN_COLLECTIONS
 from brim.probing.groups import PROBING_VARIABLE, die_with_parent, kill_group
 from brim.probing.mixing import mixed
@@ -149,6 +150,7 @@ class Server:
     def _probe(self, workload_class: type[Workload], request: dict[str, Any]) -> dict[str, Any]:
         from brim.devices import make_meter
 
+        race = Race.from_dict(request["race"]) if request["race"] else None
         if self._is_ranked:
             from brim.probing.ranks import RankedProbe, run_ranked
 
@@ -158,6 +160,7 @@ class Server:
                 microbatch=request["microbatch"],
                 steps=request["steps"],
                 mix=request["mix"],
+                race=race,
                 device_type=self._device_name.partition(":")[0],
                 limits_bytes=self._limits_bytes,
             )
@@ -178,6 +181,7 @@ class Server:
             steps=request["steps"],
             meter=make_meter(self._device_name),
             limit_bytes=self._limit_bytes,
+            race=race,
             report=lambda phase: self._emit({"say": "phase", "phase": phase}),
             owns_process=True,
         )

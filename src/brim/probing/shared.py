@@ -10,7 +10,7 @@ from typing import Any
 
 from brim.cases import Case
 from brim.errors import BrimError, WorkloadError
-from brim.findings import Probe, Verdict
+from brim.findings import Probe, Race, Verdict
 from brim.probing.meeting import Meeting
 from brim.probing.merging import merge_nodes
 from brim.probing.mixing import Mix
@@ -42,7 +42,16 @@ class SharedProber:
         """How many processes share a probe."""
         return self._num_ranks
 
-    def probe(self, case: Case, microbatch: int, *, steps: int, confirms: bool = False, mix: Mix = ()) -> Outcome:
+    def probe(
+        self,
+        case: Case,
+        microbatch: int,
+        *,
+        steps: int,
+        confirms: bool = False,
+        mix: Mix = (),
+        race: Race | None = None,
+    ) -> Outcome:
         """Have all nodes run one probe; only the leading node asks for it."""
         request = {
             "run": uuid.uuid4().hex,
@@ -51,6 +60,7 @@ class SharedProber:
             "steps": steps,
             "confirms": confirms,
             "mix": list(mix),
+            "race": race.to_dict() if race else None,
         }
         self._meeting.tell({"do": "probe", "request": request})
         return self.take_part(request)
@@ -87,6 +97,7 @@ class SharedProber:
                     steps=request["steps"],
                     confirms=request["confirms"],
                     mix=request["mix"],
+                    race=Race.from_dict(request["race"]) if request["race"] else None,
                     run=request["run"],
                 )
         except BrimError as error:  # the workload, loaded anew, failed here: what all nodes should hear

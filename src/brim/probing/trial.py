@@ -12,8 +12,9 @@ from typing import Any
 
 from brim.cases import Case
 from brim.devices import Meter
-from brim.findings import Verdict
+from brim.findings import Race, Verdict
 from brim.probing.evidence import Evidence, collect, wrong_size
+from brim.probing.racing import run_race
 from brim.probing.verdicts import classify, describe
 from brim.workload import Workload, prepare
 
@@ -28,6 +29,7 @@ def run_trial(
     steps: int,
     meter: Meter,
     limit_bytes: int,
+    race: Race | None = None,
     report: Callable[[str], None] = lambda phase: None,
     owns_process: bool = False,
 ) -> dict[str, Any]:
@@ -40,12 +42,13 @@ def run_trial(
         steps: How many whole steps to run on that batch.
         meter: Limits and measures the device's memory.
         limit_bytes: The limit it sets while the workload runs.
+        race: Sizes to time in turn after the steps.
         report: Called with the name of each phase as it begins.
         owns_process: Whether this process is the trial's alone and hears no Ctrl-C. Then an interrupt too was raised
             by the workload, and is its error.
     """
     caught = BaseException if owns_process else (Exception, SystemExit)
-    evidence, seconds, phase = Evidence(), [], "build"
+    evidence, seconds, laps, phase = Evidence(), [], {}, "build"
     meter.limit(limit_bytes)
     try:
         with collect() as evidence:
@@ -65,6 +68,10 @@ def run_trial(
                 workload.step(batch)
                 meter.synchronize()
                 seconds.append(time.perf_counter() - started)
+        memory = meter.peaks()
+        if race is not None:
+            told = {"synchronize": meter.synchronize, "report": lambda: report("step")}
+            laps = run_race(workload, batch, microbatch, race, **told)
     except caught as error:  # the user's code may raise anything
         meter.lift()
         return _raised(error, phase, meter)
@@ -76,7 +83,6 @@ def run_trial(
     num_samples = evidence.samples(batch, microbatch, steps=steps)
     if num_samples < steps * microbatch:
         return {**_failure("step", _partial_message(num_samples, microbatch, steps), meter), "idle": True}
-    memory = meter.peaks()
     return {
         "verdict": Verdict.FITS.value,
         "phase": phase,
@@ -84,6 +90,7 @@ def run_trial(
         "memory": memory,
         "step_seconds": statistics.median(seconds[1:] or seconds),
         "timings": seconds[1:] or seconds,
+        "laps": laps,
         "steps": steps,
         "samples": num_samples,
         "calls": evidence.to_dict(),

@@ -12,6 +12,7 @@ from brim.planning.answer import Answer
 from brim.planning.batch_plan import BatchPlan, describe
 from brim.planning.frameworks import FRAMEWORKS, paste
 from brim.planning.learning_rate import ScaledRate
+from brim.planning.profiles import SHARES
 from brim.planning.throughput import StepTime
 from brim.reporting.ladder import ladder_report
 from brim.reporting.sizing import measured_report, model_report, thumb_report, traced_report
@@ -66,6 +67,9 @@ def _plan(found: Answer, plan: BatchPlan) -> Iterator[RenderableType]:
         yield sums([(_product(plan), f"{plan.effective:,}", "microbatch × accumulation × ranks")])
         return
     rows = []
+    if found.taken is not None:
+        profile, known = found.taken.profile, found.taken.largest
+        rows.append((f"{known:,} fit × {SHARES[profile]:g}", f"{found.largest:,}", f"the profile {profile}"))
     if plan.ranks > 1:
         share = plan.effective // plan.ranks
         samples = f"{share:,}" if plan.ranks_are_even else f"{share + 1:,} or {share:,}"

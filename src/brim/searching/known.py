@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from brim.planning.throughput import rates_of_races
 from brim.searching.bounds import Bounds
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The outcome of one probe as far as a search needs it."""
+    """The outcome of one probe as far as a search needs it; `laps` are those of its race."""
 
     microbatch: int
     fits: bool
     peak_bytes: int | None = None
     step_seconds: float | None = None
+    laps: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +63,14 @@ class Known:
 
     @property
     def rates(self) -> dict[int, float]:
-        """Samples per second of the sizes that fitted and have not failed since, in order of size."""
+        """Samples per second of the sizes that fitted and have not failed since, in order of size.
+
+        Where sizes took turns in races, these alone count.
+        """
         failed = {trial.microbatch for trial in self.trials if not trial.fits}
+        races = [trial.laps for trial in self.trials if trial.laps]
+        if races:
+            return {size: rate for size, rate in rates_of_races(races).items() if size not in failed}
         times: dict[int, list[float]] = {}
         for trial in self.trials:
             if trial.step_seconds and trial.microbatch not in failed:

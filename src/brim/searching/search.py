@@ -5,7 +5,7 @@ The promise: the answer has been run and has fitted, and ran once more before it
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -102,12 +102,18 @@ class Search:
         return self._pending
 
     def tell(
-        self, microbatch: int, *, fits: bool, peak_bytes: int | None = None, step_seconds: float | None = None
+        self,
+        microbatch: int,
+        *,
+        fits: bool,
+        peak_bytes: int | None = None,
+        step_seconds: float | None = None,
+        laps: Mapping[int, tuple[float, ...]] | None = None,
     ) -> None:
         """Record how the probe of the last ask ended."""
         assert self._pending is not None
         assert self._pending.microbatch == microbatch
-        self._trials.append(Trial(microbatch, fits, peak_bytes, step_seconds))
+        self._trials.append(Trial(microbatch, fits, peak_bytes, step_seconds, laps or {}))
         if self._pending.confirms:
             self.confirmed = fits
         else:

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from tests.conftest import WORKLOADS
 
-from brim.searching.fastest import FIRST_STEPS
+from brim.searching.fastest import FIRST_ROUNDS
 
 SIMPLE = f"{WORKLOADS}/simple.py"
 FAULTS = f"{WORKLOADS}/faults.py"
@@ -284,7 +284,7 @@ def test_the_goal_fastest_gives_a_rate_and_a_wrong_goal_is_refused(brim_cli):
     assert finding["stopped_by"] == "rate"
     assert finding["confirmed"]
     assert len(finding["probes"]) <= 6
-    assert len(finding["probes"][0]["timings"]) == FIRST_STEPS - 1
+    assert {len(laps) for laps in finding["probes"][0]["laps"].values()} == {FIRST_ROUNDS}
     rates = {rate["microbatch"]: rate["samples_per_second"] for rate in finding["throughput"]["rates"]}
     assert finding["microbatch"] in rates
     wrong = brim_cli("find", f"{SIMPLE}:Train", "--goal", "cheapest")

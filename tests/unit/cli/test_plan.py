@@ -230,3 +230,22 @@ def test_help_has_its_options_in_panels_and_every_command_in_one_whole_line(brim
     )
     commands = brim_cli("--help").stdout.partition("Commands:")[2]
     assert all(line.endswith(".") and not line.endswith("..") for line in commands.strip().splitlines())
+
+
+def test_a_profile_is_named_where_it_takes_less_than_fits(brim_cli):
+    run = brim_cli("plan", "--effective", "64", "--largest", "10", "--profile", "conservative")
+    assert run.returncode == 0, run.stderr
+    assert "10 fit × 0.8" in run.stdout
+    assert "the profile conservative" in run.stdout
+
+
+def test_a_mistyped_command_is_told_with_the_one_that_was_meant(brim_cli):
+    run = brim_cli("plan", "roolback")
+    assert run.returncode == 2
+    assert "Did you mean 'rollback'?" in run.stderr
+
+
+def test_a_wrong_effective_batch_is_told_before_what_else_is_missing(brim_cli):
+    run = brim_cli("plan", "--effective", "0")
+    assert run.returncode == 2
+    assert "effective is 0" in run.stderr

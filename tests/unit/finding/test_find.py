@@ -78,7 +78,7 @@ def test_a_gap_below_the_answer_is_told():
         def trace(self, case, *, cap, steps):
             return Traced(points={10: 10 * MIB, 20: 20 * MIB}, gap_from=12)
 
-        def probe(self, case, microbatch, *, steps, confirms=False, mix=()):
+        def probe(self, case, microbatch, *, steps, confirms=False, mix=(), race=None):
             ran = {"peak_bytes": microbatch * MIB, "steps": steps, "samples": steps * microbatch}
             return Outcome(probe=Probe(microbatch=microbatch, verdict=Verdict.FITS, **ran))
 

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from brim.errors import InputError
 from brim.findings import Probe, Verdict
-from brim.planning.throughput import StepTime, fit_step_time, measure_throughput
+from brim.planning.throughput import StepTime, Throughput, fit_step_time, measure_throughput
 
 
 @given(fixed=st.floats(1e-4, 1.0), sample=st.floats(1e-5, 0.1))
@@ -62,3 +62,19 @@ def test_steps_that_differ_widely_and_a_line_without_a_knee_are_told():
     assert "ask again" not in steady.describe()
     disturbed = measure_throughput([probe(8, (0.05, 0.2, 0.4, 0.6)), probe(32, (0.32,) * 9)])
     assert "ask again while nothing else runs" in disturbed.describe()
+
+
+def test_of_races_only_the_rounds_are_compared():
+    def probe(size, slow, *sizes):
+        turns = (1.0, 3.0, 1.0)
+        laps = {each: tuple(slow * turn * (0.01 + 0.01 * each) for turn in turns) for each in sizes}
+        return Probe(microbatch=size, verdict=Verdict.FITS, timings=(0.5,), laps=laps)
+
+    curve = measure_throughput([probe(8, 1.0, 2, 4, 8), probe(32, 1.5, 4, 8, 16, 32)])
+    assert [rate.microbatch for rate in curve.rates] == [2, 4, 8, 16, 32]
+    assert [rate.num_timings for rate in curve.rates] == [3, 6, 6, 3, 3]
+    assert all(rate.spread == pytest.approx(0) for rate in curve.rates), "all sizes were slow in the same round"
+    shares = [rate.samples_per_second / curve.best.samples_per_second for rate in curve.rates]
+    assert shares == pytest.approx([size / (1 + size) * 33 / 32 for size in (2, 4, 8, 16, 32)])
+    assert "median turn of 3" in curve.describe()
+    assert Throughput.from_dict(curve.to_dict()) == curve

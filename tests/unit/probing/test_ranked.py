@@ -39,6 +39,15 @@ def test_the_largest_microbatch_fits_on_every_rank():
     assert less.probes[0].detail.startswith("rank 1: ")
 
 
+def test_sizes_take_turns_on_all_ranks_together():
+    finding = find("Train", goal="fastest", cap=16)[0]
+    assert finding.confirmed
+    *raced, confirming = finding.probes
+    assert all(len(probe.laps) > 1 and {len(laps) for laps in probe.laps.values()} == {2} for probe in raced)
+    assert not confirming.laps
+    assert finding.microbatch in {rate["microbatch"] for rate in finding.throughput["rates"]}
+
+
 @pytest.mark.long
 def test_sharded_parameters_are_what_the_optimizer_updates():
     finding = find("Sharded", memory="3GiB", cap=2, start=2)[0]

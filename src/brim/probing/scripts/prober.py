@@ -11,7 +11,7 @@ from pathlib import Path
 
 from brim.cases import Case
 from brim.devices import Device
-from brim.findings import Verdict
+from brim.findings import Race, Verdict
 from brim.history import default_path
 from brim.probing.isolated import DEFAULT_TIMEOUT_SECONDS
 from brim.probing.mixing import Mix
@@ -43,9 +43,19 @@ class CommandProber:
         self.kind = "train"
         self.ranks = 1
 
-    def probe(self, case: Case, microbatch: int, *, steps: int, confirms: bool = False, mix: Mix = ()) -> Outcome:
+    def probe(
+        self,
+        case: Case,
+        microbatch: int,
+        *,
+        steps: int,
+        confirms: bool = False,
+        mix: Mix = (),
+        race: Race | None = None,
+    ) -> Outcome:
         """Run the command once; its log is kept where it failed for another reason than memory."""
         assert not mix, "a command draws its own lengths"
+        assert race is None, "a command has one size"
         self._logs.mkdir(parents=True, exist_ok=True)
         start = f"{time.strftime('%Y%m%d-%H%M%S')}-{self._command.label}-{microbatch}-"
         descriptor, name = tempfile.mkstemp(prefix=start, suffix=".log", dir=self._logs)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from brim.errors import InputError
 from brim.findings import Finding, Findings, Probe, Verdict
-from brim.planning.throughput import KNEE_SHARE, StepTime, fit_step_time
+from brim.planning.throughput import KNEE_SHARE, Throughput, measure_throughput
 from brim.reporting.page.axes import count, memory, rate, unit_for
 from brim.reporting.page.charts import bars, both_widths, dots
 from brim.reporting.page.section import Chart, Part, Section, Table
@@ -132,21 +131,21 @@ def _probes_chart(findings: Findings, finding: Finding) -> Chart:
 
 
 def _rates_chart(finding: Finding) -> Chart | None:
-    timed = [probe for probe in finding.probes if probe.verdict is Verdict.FITS and probe.samples_per_second]
-    sizes = sorted({probe.microbatch for probe in timed})
-    if len(sizes) < 2:
+    throughput = _throughput(finding)
+    if throughput is None:
         return None
+    sizes = [each.microbatch for each in throughput.rates]
     points = [
         {
-            "x": probe.microbatch,
-            "y": round(probe.samples_per_second or 0, 3),
+            "x": each.microbatch,
+            "y": round(each.samples_per_second, 3),
             "verdict": "fits",
-            "tip": _probe_tip(probe),
+            "tip": f"microbatch {each.microbatch:,}: {rate(each.samples_per_second)} samples/s, ±{each.spread:.0%}",
         }
-        for probe in timed
+        for each in throughput.rates
     ]
-    fitted = _fit(finding, timed, sizes)
-    curve, lines, says = [], [], _without_line(timed, sizes)
+    fitted = throughput.line if sizes[-1] >= FIT_SPAN * sizes[0] else None
+    curve, lines, says = [], [], _without_line(throughput)
     if fitted is not None:
         stride = max(1, (sizes[-1] - sizes[0]) // _NUM_CURVE_POINTS)
         along = [*range(sizes[0], sizes[-1], stride), sizes[-1]]
@@ -163,34 +162,42 @@ def _rates_chart(finding: Finding) -> Chart | None:
         title="Samples per second",
         summary=says,
         **both_widths(dots, points, lines=lines, curve=curve, x_title="microbatch", y_title="samples/s"),
-        table=_probe_table(timed),
+        table=_rate_table(throughput),
     )
 
 
-def _fit(finding: Finding, timed: Sequence[Probe], sizes: Sequence[int]) -> StepTime | None:
-    """Return the finding's own line, or one through the quickest probes where it has none."""
-    if sizes[-1] < FIT_SPAN * sizes[0]:
-        return None
+def _throughput(finding: Finding) -> Throughput | None:
+    """Return the finding's own curve, or one of its probes where it has none."""
     known = finding.throughput
-    if known is not None:
-        fixed, sample = known["fixed_seconds"], known["sample_seconds"]
-        return None if sample is None else StepTime(fixed_seconds=fixed, sample_seconds=sample)
-    times = {size: min(probe.step_seconds or 0.0 for probe in timed if probe.microbatch == size) for size in sizes}
-    try:
-        return fit_step_time(times)
-    except InputError:
-        return None  # the times do not grow with the size
+    return measure_throughput(finding.probes) if known is None else Throughput.from_dict(known)
 
 
-def _without_line(timed: Sequence[Probe], sizes: Sequence[int]) -> str:
+def _without_line(throughput: Throughput) -> str:
     """Say what times show through which no line was drawn; noise is no slope."""
-    if sizes[-1] < FIT_SPAN * sizes[0]:
-        return f"From {sizes[0]:,} to {sizes[-1]:,} is too near for a curve: size and noise cannot be told apart."
-    first, last = (
-        [probe.samples_per_second or 0.0 for probe in timed if probe.microbatch == size]
-        for size in (sizes[0], sizes[-1])
+    first, last = throughput.rates[0], throughput.rates[-1]
+    if last.microbatch < FIT_SPAN * first.microbatch:
+        near = f"From {first.microbatch:,} to {last.microbatch:,} is too near for a curve"
+        return f"{near}: size and noise cannot be told apart."
+    is_slower = last.samples_per_second < first.samples_per_second
+    return "Larger was slower." if is_slower else "The step times do not grow with the size."
+
+
+def _rate_table(throughput: Throughput) -> Table:
+    columns = ("microbatch", "samples/s", "spread", "timings")
+    return Table(
+        caption=f"Rates of the {throughput.timed_by}",
+        columns=columns,
+        numeric=frozenset(columns),
+        rows=[
+            (
+                count(each.microbatch),
+                rate(each.samples_per_second),
+                f"±{each.spread:.0%}",
+                count(each.num_timings),
+            )
+            for each in throughput.rates
+        ],
     )
-    return "Larger was slower." if max(last) < min(first) else "The step times do not grow with the size."
 
 
 def _probe_table(probes: Sequence[Probe]) -> Table:

@@ -37,8 +37,14 @@ _PROBE = {
     "samples?": COUNT,
     "detail?": Maybe(TEXT),
     "timings?": [AMOUNT],
+    "laps?": Each([AMOUNT]),
     "calls?": Each(COUNT),
     "memory?": Each(COUNT),
+}
+_THROUGHPUT = {
+    "rates": Filled({"microbatch": SIZE, "samples_per_second": AMOUNT, "spread": AMOUNT, "timings": COUNT}),
+    "fixed_seconds": Maybe(NUMBER),
+    "sample_seconds": Maybe(NUMBER),
 }
 _FINDING = {
     "case": Each(PLAIN),
@@ -46,7 +52,7 @@ _FINDING = {
     "stopped_by": TEXT,
     "confirmed": FLAG,
     "predicted?": Maybe(Each(COUNT)),
-    "throughput?": Maybe({"fixed_seconds": Maybe(NUMBER), "sample_seconds": Maybe(NUMBER)}),
+    "throughput?": Maybe(_THROUGHPUT),
     "note?": Maybe(TEXT),
     "seconds?": AMOUNT,
     "probes": [_PROBE],
