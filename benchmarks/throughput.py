@@ -3,10 +3,11 @@
 Equal runs differ on a shared machine, also in CPU time, because caches and the memory's bandwidth are shared. The best
 of 24 noisy rates is therefore too high: what was lucky was chosen for its luck. So brute force has two parts. The first
 goes over all sizes and nominates those with the best rates. The second times the nominees and brim's choice in turn,
-several times, and only its timings, which had no part in the nomination, are compared. Every size has processes of its
-own, as in a job, which runs one size only. A process gives its median step, a round one comparison of all sizes, and
-the median of the rounds decides; what the quickest steps of all rounds would say is noted beside it. Steps are timed by
-the CPU time of one thread, in brim's probes as well.
+for longer, and only its timings, which had no part in the nomination, are compared. The best of a few is lucky as well:
+so every other round says which nominee is the best, and the rounds in between by how much, and the other way round.
+Every size has processes of its own, as in a job, which runs one size only. A process gives its median step, a round one
+comparison of all sizes, and the median of the rounds decides; what the quickest steps of all rounds would say is noted
+beside it. Steps are timed by the CPU time of one thread, in brim's probes as well.
 
 All processes run with settings of glibc's allocator that let it keep what was freed, as CUDA's does. With its own it
 gives large tensors back to the system and has their pages zeroed anew in every step, for some sizes and not for others:
@@ -22,7 +23,7 @@ import json
 import os
 import platform
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,7 @@ NUM_ROUNDS = 3
 NUM_NOMINEES = 3
 NUM_FINAL_ROUNDS = 12
 NUM_STEPS = 9
+NUM_FINAL_STEPS = 40
 KEEPING_ALLOCATOR = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(2**40),
@@ -67,17 +69,30 @@ class InTurn:
         return self.sizes[num_tried] if num_tried < len(self.sizes) else None
 
 
-def rates_of(address: str, sizes: Sequence[int], num_rounds: int) -> tuple[dict[int, float], dict[int, float]]:
-    """Return samples per second of sizes, each in processes of its own: in the median round, in the quickest step."""
-    medians: dict[int, list[float]] = {size: [] for size in sizes}
-    quickest = dict.fromkeys(sizes, float("inf"))
+def time_sizes(address: str, sizes: Sequence[int], *, num_rounds: int, num_steps: int) -> dict[int, list[list[float]]]:
+    """Return the timings of sizes, each in a process of its own in every round."""
+    timings: dict[int, list[list[float]]] = {size: [] for size in sizes}
     for _ in range(num_rounds):
-        settings = {"strategy": InTurn(sizes), "cap": max(sizes), "steps": NUM_STEPS, "cache": False}
+        settings = {"strategy": InTurn(sizes), "cap": max(sizes), "steps": num_steps, "cache": False}
         finding = brim.find(address, device="cpu", memory="4GiB", **settings)[0]
         for probe in finding.probes[: len(sizes)]:  # the last confirms
-            medians[probe.microbatch].append(statistics.median(probe.timings))
-            quickest[probe.microbatch] = min(quickest[probe.microbatch], *probe.timings)
-    return rates_of_races([medians]), {size: size / seconds for size, seconds in quickest.items()}
+            timings[probe.microbatch].append(list(probe.timings))
+    return timings
+
+
+def rates_of(timings: Mapping[int, Sequence[Sequence[float]]]) -> dict[int, float]:
+    """Return samples per second of sizes from the rounds that they took part in."""
+    return rates_of_races([{size: [statistics.median(each) for each in rounds] for size, rounds in timings.items()}])
+
+
+def share_of_best(timings: Mapping[int, Sequence[Sequence[float]]], chosen: int) -> float:
+    """Return the rate of a size as a share of the best one's, which other rounds say is the best."""
+    halves = [{size: rounds[part::2] for size, rounds in timings.items()} for part in (0, 1)]
+    shares = []
+    for judging, measuring in (halves, reversed(halves)):
+        judged, rates = rates_of(judging), rates_of(measuring)
+        shares.append(rates[chosen] / rates[max(judged, key=lambda size: judged[size])])
+    return statistics.geometric_mean(shares)
 
 
 def measure(address: str, cap: int) -> dict[str, Any]:
@@ -85,20 +100,22 @@ def measure(address: str, cap: int) -> dict[str, Any]:
     finding = brim.find(address, goal="fastest", cap=cap, device="cpu", memory="4GiB", cache=False)[0]
     chosen = finding.microbatch
     assert chosen is not None
-    first, _ = rates_of(address, range(1, cap + 1), NUM_ROUNDS)
+    first = rates_of(time_sizes(address, range(1, cap + 1), num_rounds=NUM_ROUNDS, num_steps=NUM_STEPS))
     nominees = sorted(first, key=lambda size: first[size])[-NUM_NOMINEES:]
-    rates, quickest = rates_of(address, sorted({chosen, cap, *nominees}), NUM_FINAL_ROUNDS)
-    best = max(rates, key=lambda size: rates[size])
+    compared = sorted({chosen, cap, *nominees})
+    timings = time_sizes(address, compared, num_rounds=NUM_FINAL_ROUNDS, num_steps=NUM_FINAL_STEPS)
+    rates = rates_of(timings)
+    quickest = {size: size / min(min(each) for each in rounds) for size, rounds in timings.items()}
     return {
         "workload": address.rpartition(":")[2],
         "chosen": chosen,
         "num_probes": len(finding.probes),
-        "best": best,
-        "share_of_best": round(rates[chosen] / rates[best], 4),
-        "largest_share_of_best": round(rates[cap] / rates[best], 4),
+        "best": max(rates, key=lambda size: rates[size]),
+        "share_of_best": round(share_of_best(timings, chosen), 4),
+        "largest_share_of_best": round(share_of_best(timings, cap), 4),
         "seconds": round(finding.seconds, 2),
+        "raced": {rate["microbatch"]: round(rate["samples_per_second"], 2) for rate in finding.throughput["rates"]},
         "quickest_share_of_best": round(quickest[chosen] / max(quickest.values()), 4),
-        "first_share_of_best": round(first[chosen] / max(first.values()), 4),
         "brute_force": {size: round(rate, 2) for size, rate in first.items()},
         "nominees": {size: round(rate, 2) for size, rate in rates.items()},
         "quickest": {size: round(rate, 2) for size, rate in quickest.items()},

@@ -20,9 +20,9 @@ WORTH = 0.05
 # A size that is slower by more than this, as a share, is so by more than bad luck.
 CLEARLY_SLOWER = 0.15
 # The answer's rate may be below the best that was measured by this share, and by the line through all step times as
-# well, which a single size's luck moves less. What it promises is 5%: equal races differ by 1 to 2%, and a size that
-# was not tried may be a little faster.
-CLOSE_ENOUGH = 0.015
+# well, which a single size's luck moves less. What it promises is 5%: equal races differ by 1 to 2%, smaller sizes do a
+# little better in a race than alone, and a size that was not tried may be a little faster.
+CLOSE_ENOUGH = 0.01
 # The last size before the limit is tried where it is larger by this, as a ratio.
 MORE = 1.1
 # Sizes nearer to each other than this, as a ratio, are not told apart.
