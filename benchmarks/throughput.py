@@ -3,10 +3,11 @@
 Equal runs differ on a shared machine, also in CPU time, because caches and the memory's bandwidth are shared. So in
 brute force every size has a process of its own, as in a job, which runs one size only, and the processes take turns,
 all of them in every round: what else the machine does meets all sizes alike. The best of 24 noisy rates is too high,
-for what was lucky was chosen for its luck. So one half of the rounds says which size is the best and the other by how
-much, and the other way round; a choice that is better than either has more than 100%. A round is one comparison of all
-sizes, and the median of the rounds decides; what the quickest turns would say is noted beside it. Steps are timed by
-the CPU time of one thread, in brim's probes as well.
+for what was lucky was chosen for its luck, and processes have luck that lasts as long as they do, with where their
+memory lies. So several generations of processes follow each other, half of which say which size is the best and the
+others by how much, and the other way round; a choice that is better than either has more than 100%. A round is one
+comparison of all sizes, and the median of the rounds decides; what the quickest turns would say is noted beside it.
+Steps are timed by the CPU time of one thread, in brim's probes as well.
 
 All processes run with settings of glibc's allocator that let it keep what was freed, as CUDA's does. With its own it
 gives large tensors back to the system and has their pages zeroed anew in every step, for some sizes and not for others:
@@ -47,7 +48,8 @@ WORKLOADS = (
 CAP = 24
 # Searches of each workload.
 NUM_SEARCHES = 3
-NUM_ROUNDS = 60
+NUM_GENERATIONS = 6
+NUM_ROUNDS = 10
 NUM_WARM_UP_STEPS = 3
 # A turn takes at least this long, and one step.
 TURN_SECONDS = 0.04
@@ -95,18 +97,18 @@ def time_sizes(workload_class: type[Workload], sizes: Sequence[int]) -> dict[int
     return timings
 
 
-def shares_of_best(timings: Mapping[int, Sequence[float]]) -> dict[int, float]:
-    """Return the rate of every size as a share of the best one's, of which other rounds say which it is."""
-    # Rounds go up and down in turn: pairs of them belong together.
-    parts = [
-        {size: [t for at, t in enumerate(all_) if at // 2 % 2 == part] for size, all_ in timings.items()}
-        for part in (0, 1)
-    ]
-    judged = [rates_of_races([part]) for part in parts]
+def together(generations: Sequence[Mapping[int, Sequence[float]]]) -> dict[int, list[float]]:
+    """Return the rounds of all generations one after the other."""
+    return {size: [lap for laps in generations for lap in laps[size]] for size in generations[0]}
+
+
+def shares_of_best(generations: Sequence[Mapping[int, Sequence[float]]]) -> dict[int, float]:
+    """Return the rate of every size as a share of the best one's, of which other processes say which it is."""
+    judged = [rates_of_races([together(generations[part::2])]) for part in (0, 1)]
     best = [max(rates, key=lambda size: rates[size]) for rates in judged]
     return {
         size: statistics.geometric_mean([judged[1][size] / judged[1][best[0]], judged[0][size] / judged[0][best[1]]])
-        for size in timings
+        for size in generations[0]
     }
 
 
@@ -114,8 +116,10 @@ def measure(address: str, *, cap: int, num_searches: int) -> dict[str, Any]:
     """Compare brim's choices with the best of all sizes."""
     settings = {"goal": "fastest", "cap": cap, "device": "cpu", "memory": "4GiB", "cache": False}
     findings = [brim.find(address, **settings)[0] for _ in range(num_searches)]
-    timings = time_sizes(load(address), range(1, cap + 1))
-    rates, shares = rates_of_races([timings]), shares_of_best(timings)
+    workload_class = load(address)
+    generations = [time_sizes(workload_class, range(1, cap + 1)) for _ in range(NUM_GENERATIONS)]
+    timings = together(generations)
+    rates, shares = rates_of_races([timings]), shares_of_best(generations)
     quickest = {size: size / min(seconds) for size, seconds in timings.items()}
     return {
         "workload": address.rpartition(":")[2],

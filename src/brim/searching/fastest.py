@@ -174,19 +174,18 @@ def _expected_seconds(known: Known, microbatch: int) -> float:
 def fastest_fit(known: Known) -> int | None:
     """Return the smallest size that was fast enough, by its own rate and by the line through all step times.
 
-    One size may be lucky; the line, which all of them make, is hardly so.
+    One size may be lucky; the line, which all of them make, is hardly so. On it a larger size is never slower, so it is
+    held against the largest.
     """
     rates = known.rates
     if not rates:
         return None
     best = max(rates, key=lambda size: rates[size])
     line = _line(rates)
-    return min(
-        size
-        for size, rate in rates.items()
-        if rate >= (1 - CLOSE_ENOUGH) * rates[best]
-        and (line is None or line.rate(size) >= (1 - CLOSE_ENOUGH) * line.rate(best))
-    )
+    fast = (size for size, rate in rates.items() if rate >= (1 - CLOSE_ENOUGH) * rates[best])
+    if line is not None:
+        fast = (size for size in fast if line.rate(size) >= (1 - CLOSE_ENOUGH) * line.rate(max(rates)))
+    return min(fast, default=best)
 
 
 def _line(rates: Mapping[int, float]) -> StepTime | None:
