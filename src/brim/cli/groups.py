@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,17 @@ class DefaultsToFirst(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put the first command before arguments that name none; refuse what looks like a mistyped one."""
-        word = args[0] if args else ""
-        near = [] if word in self.commands else difflib.get_close_matches(word, self.commands, n=1)
-        if near and not Path(word).exists():
-            ctx.fail(f"No such command {word!r}. Did you mean {near[0]!r}?")
+        if args and args[0] not in self.commands and args[0].isalpha() and not Path(args[0]).exists():
+            self._refuse_if_mistyped(ctx, args[0])
         if (args and args[0] not in self.commands) or (not args and not self.no_args_is_help):
             args = [next(iter(self.commands)), *args]
         return super().parse_args(ctx, args)
+
+    def _refuse_if_mistyped(self, ctx: Any, word: str) -> None:
+        import difflib
+
+        for meant in difflib.get_close_matches(word, self.commands, n=1):
+            ctx.fail(f"No such command {word!r}. Did you mean {meant!r}?")
 
 
 class PanelledHelp(TyperCommand):

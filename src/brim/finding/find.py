@@ -73,7 +73,7 @@ def find(
         strategy: `guided`, `estimate`, `doubling`, or an object with a `propose` method.
         goal: `largest`, or `fastest` for the smallest microbatch within 5% of the best rate, in at most six probes.
         steps: How many whole steps each probe runs, and for the goal `fastest` how many rounds its race has; None for 3
-            steps and about three seconds of rounds.
+            steps and about three seconds of rounds, or about a second of steps of a command, which has no race.
         ranks: Data-parallel processes. With more than one, a probe is a job of `torch.distributed`, one device for each
             rank, with what `Workload.wrap` asks for around the modules. The worst rank decides.
         nodes: Over how many machines the ranks are spread, each of which makes this same call; None for what Slurm or

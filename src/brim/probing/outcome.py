@@ -91,7 +91,7 @@ class Prober(Protocol):
             steps: How many whole steps to run.
             confirms: Whether the size has fitted before.
             mix: Cases and microbatches that each step goes through, instead of one batch.
-            race: Sizes to time in turn after the steps, where the prober can.
+            race: Sizes to time in turn after the steps; None for a loop or a command, which has one size.
         """
         ...
 

@@ -70,8 +70,9 @@ def run_trial(
                 seconds.append(time.perf_counter() - started)
         memory = meter.peaks()
         if race is not None:
-            told = {"synchronize": meter.synchronize, "report": lambda: report("step")}
-            laps = run_race(workload, batch, microbatch, race, **told)
+            laps = run_race(
+                workload, batch, microbatch, race, synchronize=meter.synchronize, report=lambda: report("step")
+            )
     except caught as error:  # the user's code may raise anything
         meter.lift()
         return _raised(error, phase, meter)

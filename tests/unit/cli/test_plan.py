@@ -243,6 +243,9 @@ def test_a_mistyped_command_is_told_with_the_one_that_was_meant(brim_cli):
     run = brim_cli("plan", "roolback")
     assert run.returncode == 2
     assert "Did you mean 'rollback'?" in run.stderr
+    missing = brim_cli("sweep", "results.yaml")
+    assert missing.returncode == 2
+    assert "Did you mean" not in missing.stderr, "a file's name is no command"
 
 
 def test_a_wrong_effective_batch_is_told_before_what_else_is_missing(brim_cli):
