@@ -42,9 +42,10 @@ def test_the_largest_microbatch_fits_on_every_rank():
 def test_sizes_take_turns_on_all_ranks_together():
     finding = find("Train", goal="fastest", cap=16)[0]
     assert finding.confirmed
-    *raced, confirming = finding.probes
-    assert all(len(probe.laps) > 1 and {len(laps) for laps in probe.laps.values()} == {2} for probe in raced)
-    assert not confirming.laps
+    raced = [probe.laps for probe in finding.probes if probe.laps]  # one that did not fit, or confirms, has none
+    assert max(map(len, raced)) > 1
+    assert all(len(laps) == 2 for sizes in raced for laps in sizes.values())
+    assert not finding.probes[-1].laps
     assert finding.microbatch in {rate["microbatch"] for rate in finding.throughput["rates"]}
 
 
