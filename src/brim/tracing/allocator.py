@@ -117,6 +117,16 @@ class CachingAllocator:
         self.peak_allocated_bytes = max(self.peak_allocated_bytes, self.allocated_bytes)
         return block
 
+    def drop_cache(self) -> None:
+        """Give back to the driver every wholly free segment, or of an expandable one every wholly free page."""
+        for pool in (self._small, self._large):
+            for block in list(pool.blocks.values()):
+                if self._expandable:
+                    self._unmap(block)
+                elif block.before is None and block.after is None:
+                    pool.remove(block)
+                    self.reserved_bytes -= block.num_bytes
+
     def free(self, block: _Block) -> None:
         """Give a block back to its pool and merge it with free neighbours."""
         self.allocated_bytes -= block.num_bytes
@@ -198,15 +208,8 @@ class CachingAllocator:
         self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
 
     def _release(self) -> None:
-        """Give back to the driver every wholly free segment, or of an expandable one every wholly free page."""
         self.num_releases += 1
-        for pool in (self._small, self._large):
-            for block in list(pool.blocks.values()):
-                if self._expandable:
-                    self._unmap(block)
-                elif block.before is None and block.after is None:
-                    pool.remove(block)
-                    self.reserved_bytes -= block.num_bytes
+        self.drop_cache()
 
     def _unmap(self, block: _Block) -> None:
         """Turn the whole pages of a free block into a hole, which no request is answered from any more."""
@@ -227,9 +230,15 @@ class CachingAllocator:
 
 
 def replay(
-    events: Sequence[tuple[int, int]], *, capacity_bytes: int | None = None, expandable: bool = False
+    events: Sequence[tuple[int, int]],
+    *,
+    cache_drops: frozenset[int] = frozenset(),
+    capacity_bytes: int | None = None,
+    expandable: bool = False,
 ) -> AllocatorPeaks:
     """Replay births (number, bytes) and deaths (number, 0) of storages; raise `AllocatorFullError` where it ends.
+
+    A death of one of `cache_drops` is a moment at which the program gives all cached memory back.
 
     >>> replay([(0, 3 * MIB), (1, 600), (0, 0), (2, 2 * MIB)])
     AllocatorPeaks(allocated_bytes=3146752, reserved_bytes=23068672, num_releases=0)
@@ -241,6 +250,8 @@ def replay(
             held[number] = allocator.allocate(num_bytes)
         elif number in held:
             allocator.free(held.pop(number))
+        elif number in cache_drops:
+            allocator.drop_cache()
     return AllocatorPeaks(
         allocated_bytes=allocator.peak_allocated_bytes,
         reserved_bytes=allocator.peak_reserved_bytes,

@@ -27,7 +27,7 @@ _HALF = (torch.float16, torch.bfloat16)
 _FLASH_HEAD = 256
 # Flash attention needs Ampere or newer.
 _FLASH_CAPABILITY = (8, 0)
-_NOOPS = ("synchronize", "set_device", "reset_peak_memory_stats", "empty_cache")
+_NOOPS = ("synchronize", "set_device", "reset_peak_memory_stats")
 
 
 def has_flash_attention(capability: tuple[int, int]) -> bool:

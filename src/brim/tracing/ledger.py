@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch.autograd.graph import _engine_run_backward
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from brim.tracing.backing import Backing
+from brim.tracing.cudnn import TriedConvolutions
 from brim.tracing.generation import Generation
 from brim.tracing.kernels import result_bytes, scratch_bytes, workspace_bytes
 from brim.tracing.record import Phase, Record, Storage
@@ -60,6 +61,8 @@ class Ledger(TorchDispatchMode):
         self._storages: list[Storage] = []
         self._events: list[tuple[int, int]] = []
         self._step_starts: list[int] = []
+        self._cache_drops: set[int] = set()
+        self._tried = TriedConvolutions()
         self._alive: dict[int, tuple[int, int, int | None]] = {}
         self._watched: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         # The storages of a gradient and of its sum with another, and the peak before the sum was made.
@@ -70,13 +73,22 @@ class Ledger(TorchDispatchMode):
         """What has been entered so far."""
         return Record(
             storages=tuple(self._storages),
-            events=tuple(_in_order(self._events)),
+            events=tuple(_in_order(self._events, self._cache_drops)),
             step_starts=tuple(self._step_starts),
+            cache_drops=frozenset(self._cache_drops),
         )
 
     def begin_step(self) -> None:
         """Note that what is made from now on belongs to the next step."""
         self._step_starts.append(len(self._storages))
+
+    def drop_cache(self) -> None:
+        """Note that torch gives all the memory that it has cached back."""
+        self._sum = None
+        number = len(self._storages)
+        self._storages.append(Storage(num_bytes=0, phase=self.phase, module=self.module))
+        self._events.append((number, 0))
+        self._cache_drops.add(number)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -123,6 +135,8 @@ class Ledger(TorchDispatchMode):
                             self.enter(inner)
         if self._backing is not None:
             self._hold_for_a_moment(self._backing, scratch_bytes(func, args, result))
+        if self._on_cuda and self._tried.is_new(func, args):
+            self.drop_cache()
         return result
 
     def enter(self, tensor: torch.Tensor, num_bytes: int | None = None) -> None:
@@ -197,7 +211,7 @@ class Ledger(TorchDispatchMode):
             backing.give_back(address)
 
 
-def _in_order(events: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def _in_order(events: Sequence[tuple[int, int]], cache_drops: Container[int]) -> Iterator[tuple[int, int]]:
     """Yield the events, storages that die together in the order of their birth: theirs is an accident of addresses."""
-    for _, run in groupby(events, key=lambda event: event[1] > 0):
+    for _, run in groupby(events, key=lambda event: (event[1] > 0, event[0] in cache_drops)):
         yield from sorted(run)  # births are in order already

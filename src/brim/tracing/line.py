@@ -28,6 +28,7 @@ class RecordLine:
             storages=tuple(replace(storage, num_bytes=size) for storage, size in sized),
             events=self.events_at(microbatch),
             step_starts=self.at_low.step_starts,
+            cache_drops=self.at_low.cache_drops,
         )
 
     def events_at(self, microbatch: int) -> tuple[tuple[int, int], ...]:

@@ -50,11 +50,13 @@ class Record:
 
     Attributes:
         step_starts: For every step, the number of the first storage that can be its own.
+        cache_drops: Numbers that stand for no memory: where they die, torch gives all that it has cached back.
     """
 
     storages: tuple[Storage, ...]
     events: tuple[tuple[int, int], ...]
     step_starts: tuple[int, ...] = ()
+    cache_drops: frozenset[int] = frozenset()
 
     def peak(self) -> tuple[int, int]:
         """Return the most live bytes and the index of the event after which they were live."""

@@ -118,7 +118,12 @@ class Remedies:
         events = [(-1 - index, size) for index, size in enumerate(self._workspaces)]
         expandable = self._expandable or any(change.apply is None for change in changes)
         try:
-            replay([*events, *self._job.events(sizes)], capacity_bytes=self._capacity_bytes, expandable=expandable)
+            replay(
+                [*events, *self._job.events(sizes)],
+                cache_drops=self._job.record.cache_drops,
+                capacity_bytes=self._capacity_bytes,
+                expandable=expandable,
+            )
         except AllocatorFullError:
             return False
         return True

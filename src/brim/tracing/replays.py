@@ -45,7 +45,12 @@ class Replays:
         if key not in self._peaks:
             events = [*self._workspaces, *self._traced.events(microbatch)]
             try:
-                self._peaks[key] = replay(events, capacity_bytes=capacity_bytes, expandable=self._expandable)
+                self._peaks[key] = replay(
+                    events,
+                    cache_drops=self._traced.cache_drops(microbatch),
+                    capacity_bytes=capacity_bytes,
+                    expandable=self._expandable,
+                )
             except AllocatorFullError:
                 self._peaks[key] = None
         return self._peaks[key]

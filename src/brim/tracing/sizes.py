@@ -91,6 +91,12 @@ class TracedSizes:
             return self._trace(microbatch).record.events
         return self._line.events_at(microbatch)
 
+    def cache_drops(self, microbatch: int) -> frozenset[int]:
+        """Return which of those events are moments at which the cache is given back."""
+        if self._line is None or not self.is_on_line(microbatch):
+            return self._trace(microbatch).record.cache_drops
+        return self._line.at_low.cache_drops
+
     def confirm(self, microbatch: int) -> bool:
         """Trace a microbatch; where it does not lie on the line, return False and trust the line no longer."""
         if self._line is None or microbatch in self._traces:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 import torch
 from torch._subclasses.fake_tensor import (
@@ -88,6 +89,8 @@ def trace(
             stack.enter_context(as_on_cuda(capability))
         mode = stack.enter_context(fake_tensors(on_cuda=capability is not None))
         ledger = stack.enter_context(Ledger(backing, Shortcuts(mode), on_cuda=capability is not None))
+        if capability is not None:
+            stack.enter_context(mock.patch.object(torch.cuda, "empty_cache", ledger.drop_cache))
         watch = stack.enter_context(watched(ledger))
         built = _build_faked(workload_class, case, device)
         workload = built or _build_for_real(workload_class, case, device, mode, ledger, watch)

@@ -115,3 +115,12 @@ def test_the_capacity_is_never_passed(lives, capacity, expandable):
     for block in held:
         allocator.free(block)
     assert allocator.allocated_bytes == 0
+
+
+def test_what_is_cached_is_given_back_where_the_program_says_so():
+    events = [(0, 60 * MIB), (0, 0), (1, 0), (2, 80 * MIB)]
+    assert replay(events).reserved_bytes == 140 * MIB
+    peaks = replay(events, cache_drops=frozenset({1}))
+    assert peaks.reserved_bytes == 80 * MIB
+    assert peaks.num_releases == 0
+    assert replay(events, cache_drops=frozenset({1}), expandable=True).reserved_bytes == 80 * MIB
