@@ -90,9 +90,17 @@ $(VENV)/.installed-vision: $(VENV)/.installed
 	$(PIP) install --quiet --constraint constraints.txt "transformers>=5" pillow
 	@touch $@
 
-benchmark-prediction: $(VENV)/.installed-vision
+# The language models that were measured are those of an older transformers, which lies in a directory of its own too.
+MEASURED := $(VENV)/measured
+
+$(VENV)/.installed-measured: benchmarks/xmem-requirements.txt $(VENV)/.installed-vision
+	$(PIP) install --quiet --target $(MEASURED) --no-deps --upgrade --requirement benchmarks/xmem-requirements.txt
+	@touch $@
+
+benchmark-prediction: $(VENV)/.installed-vision $(VENV)/.installed-measured
 	PYTHONPATH=$(VISION) $(BIN)/python benchmarks/prediction.py cpu
-	PYTHONPATH=$(VISION) $(BIN)/python benchmarks/prediction.py xmem
+	PYTHONPATH=$(MEASURED):$(VISION) $(BIN)/python benchmarks/prediction.py xmem
+	PYTHONPATH=$(MEASURED):$(VISION) $(BIN)/python benchmarks/prediction.py lengths
 	PYTHONPATH=$(VISION) $(BIN)/python benchmarks/prediction.py timm
 	PYTHONPATH=$(VISION) $(BIN)/python benchmarks/prediction.py time --processes 1
 	$(BIN)/python benchmarks/prediction.py bert

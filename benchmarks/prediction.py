@@ -4,14 +4,16 @@
     python benchmarks/prediction.py timm            # the largest batch of timm's models on an RTX 3090
     python benchmarks/prediction.py time --processes 1  # what their traces cost on one core
     python benchmarks/prediction.py xmem            # peaks of training runs, beside four other estimators
+    python benchmarks/prediction.py lengths         # what a first batch of shorter texts does to four of them
     python benchmarks/prediction.py bert            # seven ways to train bert-large on a V100
     python benchmarks/prediction.py large           # what it takes to trace 70 billion parameters
     python benchmarks/prediction.py timm --limit 20 # a sample, spread over the file
 
-`cpu`, `timm`, `time` and `xmem` need timm and torchvision, which `make benchmark-prediction` installs apart; `bert`
-and `large` do without. `data/` says where the figures come from. Rows run in two processes and in an order of chance,
-so that a run that is stopped is a fair sample. One that was done is not done again: results are kept in
-`results/prediction-SET.jsonl` until that file is deleted. What all add up to is in `results/prediction.json`.
+`cpu`, `timm`, `time`, `xmem` and `lengths` need timm and torchvision, the last two also the transformers of their time:
+`make benchmark-prediction` installs them apart. `bert` and `large` do without. `data/` says where the figures come
+from. Rows run in two processes and in an order of chance, so that a run that is stopped is a fair sample. One that was
+done is not done again: results are kept in `results/prediction-SET.jsonl` until that file is deleted. What all add up
+to is in `results/prediction.json`.
 """
 
 from __future__ import annotations
@@ -48,6 +50,17 @@ TIMM_CAPABILITY = (8, 6)
 TIMED_STRIDE = 12
 # Both cards' generations run the same kernels as far as memory shows.
 XMEM_CAPABILITY = (8, 6)
+# Runs of language models that needed more than texts of equal length explain, and how long the first batch's texts may
+# have been.
+LENGTHS_RUNS = (
+    ("distilbert/distilgpt2", "AdamW", "10", ""),
+    ("EleutherAI/gpt-neo-125M", "Adam", "11", "1"),
+    ("EleutherAI/gpt-neo-125M", "AdamW", "20", "0"),
+    ("EleutherAI/gpt-neo-125M", "AdamW", "25", ""),
+)
+FIRST_TOKENS = (128, 127, 120, 110, 90, 60)
+# The third step has the outputs of a full batch beside its own.
+LENGTHS_STEPS = 3
 # Batch, settings and the driver's "used" in MiB with 1,343 for the context. Source: transformers' guide to training on
 # one GPU.
 BERT_ROWS: tuple[tuple[str, int, dict[str, Any], int], ...] = (
@@ -133,6 +146,23 @@ def xmem_row(row: dict[str, Any]) -> dict[str, Any]:
     return {"predicted_bytes": predicted, "measured_bytes": measured, "error": predicted / measured - 1, "peers": peers}
 
 
+def lengths_row(row: dict[str, Any]) -> dict[str, Any]:
+    """Replay one training run whose first batch has shorter texts."""
+    from brim.cases import Case
+    from brim.devices.catalog import Gpu
+    from brim.tracing import trace
+    from brim.tracing.allocator import replay
+    from brim.tracing.overheads import cublas_bytes
+    from xmem_workloads import Transformer
+
+    case = Case({name: row[name] for name in ("model", "optimizer", "zero_grad", "first_tokens")})
+    record = trace(Transformer, case, row["microbatch"], steps=LENGTHS_STEPS, capability=XMEM_CAPABILITY).record
+    gpu = Gpu(name=row["gpu"], memory_bytes=row["gpu_bytes"], capability=XMEM_CAPABILITY)
+    workspaces = [(-1 - index, size) for index, size in enumerate(cublas_bytes(gpu, trains=True))]
+    predicted = replay([*workspaces, *record.events], capacity_bytes=gpu.memory_bytes).reserved_bytes
+    return {"predicted_bytes": predicted, "error": predicted / row["measured_bytes"] - 1}
+
+
 @functools.cache
 def _xmem_sizes(family: str, model: str, optimizer: str, zero_grad: int) -> TracedSizes:
     """Trace a job once for all of its rows, which differ in the batch and the card."""
@@ -184,6 +214,24 @@ def _csv_rows(name: str) -> Iterator[dict[str, Any]]:
         yield from (row for row in csv.DictReader(lines) if row.get("oom") != "true")
 
 
+def _lengths_rows() -> Iterator[dict[str, Any]]:
+    for model, optimizer, batch, mode in LENGTHS_RUNS:
+        keys = {"model": model, "optimizer": optimizer, "batch_size": batch, "zero_grad_mode": mode}
+        runs = [run for run in _csv_rows("xmem-runs.csv") if keys.items() <= run.items()]
+        run = max(runs, key=lambda run: int(run["measured_bytes"]))
+        for first_tokens in FIRST_TOKENS:
+            yield {
+                "model": model,
+                "optimizer": optimizer,
+                "zero_grad": int(mode or 0),
+                "microbatch": int(batch),
+                "first_tokens": first_tokens,
+                "gpu": run["gpu"],
+                "gpu_bytes": int(run["gpu_total_bytes"]),
+                "measured_bytes": int(run["measured_bytes"]),
+            }
+
+
 def _cpu_rows() -> Iterator[dict[str, Any]]:
     from zoo import MODELS, OPTIMIZERS
 
@@ -203,6 +251,7 @@ SETS: dict[str, tuple[Callable[[], Iterator[dict[str, Any]]], Callable[[dict[str
     "timm": (lambda: _csv_rows("timm-rtx3090-train.csv"), timm_row),
     "time": (lambda: itertools.islice(_csv_rows("timm-rtx3090-train.csv"), 0, None, TIMED_STRIDE), time_row),
     "xmem": (lambda: _csv_rows("xmem-runs.csv"), xmem_row),
+    "lengths": (_lengths_rows, lengths_row),
     "bert": (_bert_rows, bert_row),
     "large": (lambda: iter([{"model": "llama-70b", "capability": [9, 0]}]), large_row),
 }
@@ -232,10 +281,16 @@ def summarize(name: str, results: list[dict[str, Any]]) -> dict[str, Any]:
         return summary | _summarize_timm(done)
     if name == "time":
         return summary | _summarize_time(done)
+    if name == "lengths":
+        return summary | _summarize_lengths(done)
     errors = [abs(result["error"]) for result in done]
     summary |= {"median_error": statistics.median(errors), "worst_error": max(errors)}
     if name == "xmem":
         summary["share_under_by_5_percent"] = sum(result["error"] < -0.05 for result in done) / len(done)
+        for family in ("cnn", "transformer"):
+            of_family = [result for result in done if result["row"]["family"] == family]
+            summary[f"median_error_of_{family}"] = statistics.median(abs(result["error"]) for result in of_family)
+            summary[f"num_under_by_5_percent_of_{family}"] = sum(result["error"] < -0.05 for result in of_family)
         for peer in ESTIMATORS:
             summary[f"median_error_{peer}"] = statistics.median(
                 abs(result["peers"][peer]) for result in done if peer in result["peers"]
@@ -255,6 +310,16 @@ def _summarize_timm(done: list[dict[str, Any]]) -> dict[str, Any]:
         "share_inside": sum(result["inside"] for result in bracketed) / len(bracketed),
         "share_interval_meets": sum(result["interval_meets"] for result in bracketed) / len(bracketed),
     }
+
+
+def _summarize_lengths(done: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the error of every run by the length of its first texts."""
+    runs: dict[str, dict[int, float]] = {}
+    for result in sorted(done, key=lambda result: -result["row"]["first_tokens"]):
+        row = result["row"]
+        run = f"{row['model']}, {row['optimizer']}, batch {row['microbatch']}"
+        runs.setdefault(run, {})[row["first_tokens"]] = round(result["error"], 3)
+    return {"errors_by_first_tokens": runs}
 
 
 def _summarize_time(done: list[dict[str, Any]]) -> dict[str, Any]:

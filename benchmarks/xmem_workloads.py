@@ -1,4 +1,7 @@
-"""The jobs of `xmem-runs.csv`, rebuilt from its notes; the case says which."""
+"""The jobs of `xmem-runs.csv`, rebuilt from its notes; the case says which.
+
+The language models are those of the transformers that were measured (`xmem-requirements.txt`), not today's.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 import transformers
+from transformers.modeling_attn_mask_utils import AttentionMaskConverter
 
 from brim import Workload
 from vision_setup import torchvision  # before transformers, which looks for torchvision too
+
+# Whether a mask can be left out: not with texts that are padded to the longest in their batch, as those were.
+AttentionMaskConverter._ignore_causal_mask_sdpa = staticmethod(lambda *args, **kwargs: False)
 
 _CNNS = {
     "VGG16": "vgg16",
@@ -74,7 +81,10 @@ class Cnn(Run):
 
 
 class Transformer(Run):
-    """A causal language model on texts of 128 tokens; the last outputs live on through the next forward pass."""
+    """A causal language model on texts of 128 tokens; the last outputs live on through the next forward pass.
+
+    The case may hold `first_tokens`: how long the texts of the first batch are.
+    """
 
     def make_model(self) -> torch.nn.Module:
         """Return the model from its configuration."""
@@ -100,6 +110,12 @@ class Transformer(Run):
         """Return texts of full length."""
         ids = torch.zeros(size, _NUM_TOKENS, dtype=torch.long, device=self.device)
         return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids.clone()}
+
+    def step(self, batch: Any) -> None:
+        """Train on one batch."""
+        if self.outputs is None and "first_tokens" in self.case:
+            batch = {name: ids[:, : self.case["first_tokens"]].contiguous() for name, ids in batch.items()}
+        super().step(batch)
 
     def loss(self, batch: Any) -> torch.Tensor:
         """Return the model's own loss and keep its outputs."""
