@@ -158,8 +158,8 @@ def lengths_row(row: dict[str, Any]) -> dict[str, Any]:
     case = Case({name: row[name] for name in ("model", "optimizer", "zero_grad", "first_tokens")})
     record = trace(Transformer, case, row["microbatch"], steps=LENGTHS_STEPS, capability=XMEM_CAPABILITY).record
     gpu = Gpu(name=row["gpu"], memory_bytes=row["gpu_bytes"], capability=XMEM_CAPABILITY)
-    workspaces = [(-1 - index, size) for index, size in enumerate(cublas_bytes(gpu, trains=True))]
-    predicted = replay([*workspaces, *record.events], capacity_bytes=gpu.memory_bytes).reserved_bytes
+    workspaces = cublas_bytes(gpu, trains=True)
+    predicted = replay(record.events, workspaces=workspaces, capacity_bytes=gpu.memory_bytes).reserved_bytes
     return {"predicted_bytes": predicted, "error": predicted / row["measured_bytes"] - 1}
 
 

@@ -20,7 +20,6 @@ class TimmTrain(Workload):
     def build(self) -> None:
         """Make the model in its layout."""
         timm.layers.set_fused_attn(False)
-        torch.backends.cudnn.benchmark = True
         self.format = torch.channels_last if self.case["layout"] == "nhwc" else torch.contiguous_format
         name, settings = self.case["model"], {}
         if name in _IG_WIDTHS:

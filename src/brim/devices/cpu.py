@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from pathlib import Path
 
@@ -14,7 +15,13 @@ from brim.errors import DeviceError
 _AVAILABLE_STEP_BYTES = 256 * 2**20
 # By how much the peaks of equal runs may differ, as a share of the peak: glibc's heap depends on the timing of threads
 # and on the address layout. Source: equal sizes that ran twice in brim's searches over the benchmarks' workloads.
-NOISE = 0.025
+HEAP_NOISE = 0.025
+# The same where every tensor that matters has a mapping of its own. Source: the same searches with a fixed threshold.
+STEADY_NOISE = 0.002
+# Where glibc reads how large a request must be for that. Its own threshold moves up to 32 MiB.
+_THRESHOLD_VARIABLE = "MALLOC_MMAP_THRESHOLD_"
+# Tensors that are smaller than this, in bytes, hardly show in the memory of a process.
+_SMALL_TENSOR_BYTES = 2**20
 _CGROUP_FILES = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
@@ -34,6 +41,13 @@ def available_bytes() -> int:
         if limit.isdigit():
             available = min(available, max(0, int(limit) - usage))
     return max(available // _AVAILABLE_STEP_BYTES * _AVAILABLE_STEP_BYTES, min(available, _AVAILABLE_STEP_BYTES))
+
+
+def noise() -> float:
+    """Return by how much the peaks of equal processes differ here, as a share of the peak."""
+    threshold = os.environ.get(_THRESHOLD_VARIABLE, "")
+    is_steady = threshold.isdigit() and int(threshold) <= _SMALL_TENSOR_BYTES
+    return STEADY_NOISE if is_steady else HEAP_NOISE
 
 
 def num_oom_kills() -> int | None:

@@ -29,7 +29,7 @@ class Device:
     @property
     def noise(self) -> float:
         """By how much the peaks of equal runs differ, as a share of the limit."""
-        return cpu.NOISE if self.name == "cpu" else 0.0
+        return cpu.noise() if self.name == "cpu" else 0.0
 
     @property
     def limit_bytes(self) -> int:

@@ -9,6 +9,8 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from brim.tracing.repetition import Repetition
+
 MIB = 2**20
 # kMinBlockSize: every request is rounded up to a multiple of it.
 ROUND_BYTES = 512
@@ -22,6 +24,8 @@ LARGE_SEGMENT_BYTES = 20 * MIB
 OWN_SEGMENT_BYTES = 10 * MIB
 # kRoundLarge: such segments are rounded up to a multiple of it.
 ROUND_LARGE_BYTES = 2 * MIB
+# How often the last step is repeated at most: by then memory is nearly always cut as it was a step before.
+MOST_REPEATS = 6
 # Where the large pool's expandable segment starts: behind all that the small one can grow to, at a page's edge.
 _LARGE_ADDRESS = 2**36 * LARGE_SEGMENT_BYTES
 
@@ -116,6 +120,10 @@ class CachingAllocator:
         self.allocated_bytes += block.num_bytes
         self.peak_allocated_bytes = max(self.peak_allocated_bytes, self.allocated_bytes)
         return block
+
+    def free_sizes(self) -> tuple[list[int], ...]:
+        """Return how large the free blocks are: where a step leaves them as it found them, the next will too."""
+        return tuple([num_bytes for num_bytes, _ in pool.free] for pool in (self._small, self._large))
 
     def drop_cache(self) -> None:
         """Give back to the driver every wholly free segment, or of an expandable one every wholly free page."""
@@ -232,19 +240,53 @@ class CachingAllocator:
 def replay(
     events: Sequence[tuple[int, int]],
     *,
+    workspaces: Sequence[int] = (),
+    repetition: Repetition | None = None,
     cache_drops: frozenset[int] = frozenset(),
     capacity_bytes: int | None = None,
     expandable: bool = False,
 ) -> AllocatorPeaks:
     """Replay births (number, bytes) and deaths (number, 0) of storages; raise `AllocatorFullError` where it ends.
 
-    A death of one of `cache_drops` is a moment at which the program gives all cached memory back.
+    Args:
+        events: In order.
+        workspaces: Bytes that libraries take before the first of them, and keep.
+        repetition: How to go on after them, until memory is cut as it was a step before. None for not at all.
+        cache_drops: Numbers whose death is a moment at which the program gives all cached memory back.
+        capacity_bytes: What the driver can give in all; None for no end.
+        expandable: Whether `expandable_segments:True` is set.
 
     >>> replay([(0, 3 * MIB), (1, 600), (0, 0), (2, 2 * MIB)])
     AllocatorPeaks(allocated_bytes=3146752, reserved_bytes=23068672, num_releases=0)
     """
     allocator = CachingAllocator(capacity_bytes=capacity_bytes, expandable=expandable)
+    for num_bytes in workspaces:
+        allocator.allocate(num_bytes)
     held: dict[int, _Block] = {}
+    _run(events, allocator, held, cache_drops)
+    if repetition is not None:
+        step = events[repetition.start :]
+        for _ in range(MOST_REPEATS):
+            before = allocator.free_sizes()
+            for older, kept in repetition.successors.items():
+                if kept in held:  # what was given no memory is not there
+                    held[older] = held.pop(kept)
+            _run(step, allocator, held, cache_drops)
+            if allocator.free_sizes() == before:
+                break
+    return AllocatorPeaks(
+        allocated_bytes=allocator.peak_allocated_bytes,
+        reserved_bytes=allocator.peak_reserved_bytes,
+        num_releases=allocator.num_releases,
+    )
+
+
+def _run(
+    events: Sequence[tuple[int, int]],
+    allocator: CachingAllocator,
+    held: dict[int, _Block],
+    cache_drops: frozenset[int],
+) -> None:
     for number, num_bytes in events:
         if num_bytes:
             held[number] = allocator.allocate(num_bytes)
@@ -252,8 +294,3 @@ def replay(
             allocator.free(held.pop(number))
         elif number in cache_drops:
             allocator.drop_cache()
-    return AllocatorPeaks(
-        allocated_bytes=allocator.peak_allocated_bytes,
-        reserved_bytes=allocator.peak_reserved_bytes,
-        num_releases=allocator.num_releases,
-    )

@@ -9,6 +9,7 @@ from functools import cached_property
 from itertools import groupby
 
 from brim.tracing.record import Phase, Record, Storage
+from brim.tracing.repetition import Repetition, repetition_of
 
 _FLOAT32_BYTES = 4
 # The loop of torch's Adam holds a root and its quotient, and still the last parameter's: `_single_tensor_adam`.
@@ -41,6 +42,11 @@ class TracedJob:
         return [storage.num_bytes for storage in self.record.storages]
 
     @cached_property
+    def repetition(self) -> Repetition | None:
+        """How the last step is repeated."""
+        return repetition_of(self.record)
+
+    @cached_property
     def recomputes(self) -> bool:
         """Whether modules run again in the backward pass, as under checkpointing."""
         return any(
@@ -68,12 +74,8 @@ class TracedJob:
         return frozenset(activations) - kept - outside
 
     def events(self, sizes: Sequence[int]) -> list[tuple[int, int]]:
-        """Return the births and deaths with other sizes; what has none is not born."""
-        return [
-            (number, sizes[number] if num_bytes else 0)
-            for number, num_bytes in self.record.events
-            if sizes[number] or not num_bytes
-        ]
+        """Return the births and deaths with other sizes; the birth of what has none is nothing."""
+        return [(number, sizes[number] if num_bytes else 0) for number, num_bytes in self.record.events]
 
     def peak_bytes(self, sizes: Sequence[int]) -> int:
         """Return the most that is live at once."""

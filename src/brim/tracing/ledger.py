@@ -6,7 +6,7 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
 import torch
@@ -15,7 +15,6 @@ from torch.autograd.graph import _engine_run_backward
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from brim.tracing.backing import Backing
-from brim.tracing.cudnn import TriedConvolutions
 from brim.tracing.generation import Generation
 from brim.tracing.kernels import result_bytes, scratch_bytes, workspace_bytes
 from brim.tracing.record import Phase, Record, Storage
@@ -61,8 +60,8 @@ class Ledger(TorchDispatchMode):
         self._storages: list[Storage] = []
         self._events: list[tuple[int, int]] = []
         self._step_starts: list[int] = []
+        self._step_events: list[int] = []
         self._cache_drops: set[int] = set()
-        self._tried = TriedConvolutions()
         self._alive: dict[int, tuple[int, int, int | None]] = {}
         self._watched: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         # The storages of a gradient and of its sum with another, and the peak before the sum was made.
@@ -73,14 +72,16 @@ class Ledger(TorchDispatchMode):
         """What has been entered so far."""
         return Record(
             storages=tuple(self._storages),
-            events=tuple(_in_order(self._events, self._cache_drops)),
+            events=tuple(_in_order(self._events, self._step_events, self._cache_drops)),
             step_starts=tuple(self._step_starts),
+            step_events=tuple(self._step_events),
             cache_drops=frozenset(self._cache_drops),
         )
 
     def begin_step(self) -> None:
         """Note that what is made from now on belongs to the next step."""
         self._step_starts.append(len(self._storages))
+        self._step_events.append(len(self._events))
 
     def drop_cache(self) -> None:
         """Note that torch gives all the memory that it has cached back."""
@@ -135,8 +136,6 @@ class Ledger(TorchDispatchMode):
                             self.enter(inner)
         if self._backing is not None:
             self._hold_for_a_moment(self._backing, scratch_bytes(func, args, result))
-        if self._on_cuda and self._tried.is_new(func, args):
-            self.drop_cache()
         return result
 
     def enter(self, tensor: torch.Tensor, num_bytes: int | None = None) -> None:
@@ -211,7 +210,10 @@ class Ledger(TorchDispatchMode):
             backing.give_back(address)
 
 
-def _in_order(events: Sequence[tuple[int, int]], cache_drops: Container[int]) -> Iterator[tuple[int, int]]:
+def _in_order(
+    events: Sequence[tuple[int, int]], step_events: Sequence[int], cache_drops: Container[int]
+) -> Iterator[tuple[int, int]]:
     """Yield the events, storages that die together in the order of their birth: theirs is an accident of addresses."""
-    for _, run in groupby(events, key=lambda event: (event[1] > 0, event[0] in cache_drops)):
-        yield from sorted(run)  # births are in order already
+    for start, end in pairwise((0, *step_events, len(events))):
+        for _, run in groupby(events[start:end], key=lambda event: (event[1] > 0, event[0] in cache_drops)):
+            yield from sorted(run)  # births are in order already

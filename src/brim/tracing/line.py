@@ -28,6 +28,7 @@ class RecordLine:
             storages=tuple(replace(storage, num_bytes=size) for storage, size in sized),
             events=self.events_at(microbatch),
             step_starts=self.at_low.step_starts,
+            step_events=self.at_low.step_events,
             cache_drops=self.at_low.cache_drops,
         )
 

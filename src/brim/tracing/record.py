@@ -50,12 +50,14 @@ class Record:
 
     Attributes:
         step_starts: For every step, the number of the first storage that can be its own.
+        step_events: For every step, the index of its first event.
         cache_drops: Numbers that stand for no memory: where they die, torch gives all that it has cached back.
     """
 
     storages: tuple[Storage, ...]
     events: tuple[tuple[int, int], ...]
     step_starts: tuple[int, ...] = ()
+    step_events: tuple[int, ...] = ()
     cache_drops: frozenset[int] = frozenset()
 
     def peak(self) -> tuple[int, int]:

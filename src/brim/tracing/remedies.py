@@ -115,11 +115,12 @@ class Remedies:
         sizes = self._sizes(changes)
         if not self._has_room(sizes):
             return False
-        events = [(-1 - index, size) for index, size in enumerate(self._workspaces)]
         expandable = self._expandable or any(change.apply is None for change in changes)
         try:
             replay(
-                [*events, *self._job.events(sizes)],
+                self._job.events(sizes),
+                workspaces=self._workspaces,
+                repetition=self._job.repetition,
                 cache_drops=self._job.record.cache_drops,
                 capacity_bytes=self._capacity_bytes,
                 expandable=expandable,

@@ -34,8 +34,7 @@ class Replays:
         self._traced = traced
         self._expandable = expandable
         self._cap = cap
-        workspaces = cublas_bytes(gpu, trains=traced.workload_class.kind == "train")
-        self._workspaces = [(-1 - index, size) for index, size in enumerate(workspaces)]
+        self._workspaces = cublas_bytes(gpu, trains=traced.workload_class.kind == "train")
         # What the line says of a size holds until that is traced, or the line dropped.
         self._peaks: dict[tuple[int, int | None, bool], AllocatorPeaks | None] = {}
 
@@ -43,10 +42,11 @@ class Replays:
         """Return the allocator's peaks at a microbatch; None where that does not fit."""
         key = (microbatch, capacity_bytes, self._traced.is_on_line(microbatch))
         if key not in self._peaks:
-            events = [*self._workspaces, *self._traced.events(microbatch)]
             try:
                 self._peaks[key] = replay(
-                    events,
+                    self._traced.events(microbatch),
+                    workspaces=self._workspaces,
+                    repetition=self._traced.repetition(microbatch),
                     cache_drops=self._traced.cache_drops(microbatch),
                     capacity_bytes=capacity_bytes,
                     expandable=self._expandable,

@@ -8,6 +8,7 @@ from brim.searching.bounds import LARGEST_MICROBATCH
 from brim.tracing.leaks import check_leak, held_by_steps
 from brim.tracing.line import RecordLine, line_through
 from brim.tracing.record import Record
+from brim.tracing.repetition import Repetition, repetition_of
 from brim.tracing.traces import Trace, trace
 from brim.workload import Workload
 
@@ -37,6 +38,7 @@ class TracedSizes:
         self.case = case
         self._capability = capability
         self._traces: dict[int, Trace] = {}
+        self._repetitions: dict[int, Repetition | None] = {}
         self._steps: int | None = None
         low, high = _FIRST_SIZES
         if len(self._trace(low).held_bytes) < _STEPS_WITH_STATE and held_by_steps(self._trace(low).record):
@@ -93,9 +95,14 @@ class TracedSizes:
 
     def cache_drops(self, microbatch: int) -> frozenset[int]:
         """Return which of those events are moments at which the cache is given back."""
-        if self._line is None or not self.is_on_line(microbatch):
-            return self._trace(microbatch).record.cache_drops
-        return self._line.at_low.cache_drops
+        return self._trace(self._like(microbatch)).record.cache_drops
+
+    def repetition(self, microbatch: int) -> Repetition | None:
+        """Return how the last step of those events is repeated."""
+        like = self._like(microbatch)
+        if like not in self._repetitions:
+            self._repetitions[like] = repetition_of(self._trace(like).record)
+        return self._repetitions[like]
 
     def confirm(self, microbatch: int) -> bool:
         """Trace a microbatch; where it does not lie on the line, return False and trust the line no longer."""
@@ -115,6 +122,10 @@ class TracedSizes:
         smaller = [size for size in self.sizes if _FIRST_SIZES[-1] < size <= largest // 2] or [largest // 2]
         if not self.is_exact and smaller[-1] > _FIRST_SIZES[-1] and self._are_same(smaller[-1], largest):
             raise _no_growth(smaller[-1], largest, self._trace(largest).peak_bytes)
+
+    def _like(self, microbatch: int) -> int:
+        """Return a microbatch that is traced and has the same storages, of whatever size."""
+        return microbatch if self._line is None or not self.is_on_line(microbatch) else self._line.low
 
     def _are_same(self, small: int, large: int) -> bool:
         """Return whether two sizes ask for the same memory."""

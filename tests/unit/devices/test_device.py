@@ -80,3 +80,12 @@ def test_a_containers_limit_counts(monkeypatch, tmp_path: Path):
 def test_the_kernels_count_of_oom_kills_is_read():
     count = cpu.num_oom_kills()
     assert count is None or count >= 0
+
+
+def test_equal_processes_differ_less_where_tensors_have_mappings_of_their_own(monkeypatch):
+    monkeypatch.delenv("MALLOC_MMAP_THRESHOLD_", raising=False)
+    on_the_heap = resolve("cpu", memory="1GiB", fill=0.9).noise
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", str(128 * 2**10))
+    assert resolve("cpu", memory="1GiB", fill=0.9).noise < on_the_heap / 10
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", str(64 * 2**20))
+    assert resolve("cpu", memory="1GiB", fill=0.9).noise == on_the_heap
