@@ -83,9 +83,9 @@ class _Pool:
         del self.free[bisect_left(self.free, (block.num_bytes, block.address))]
         del self.blocks[block.address]
 
-    def best_fit(self, num_bytes: int) -> _Block | None:
+    def take_best_fit(self, num_bytes: int) -> _Block | None:
         index = bisect_left(self.free, (num_bytes, 0))
-        return self.blocks[self.free[index][1]] if index < len(self.free) else None
+        return self.blocks.pop(self.free.pop(index)[1]) if index < len(self.free) else None
 
 
 class CachingAllocator:
@@ -109,10 +109,9 @@ class CachingAllocator:
         """Return a block of at least `num_bytes`."""
         size = -(-num_bytes // ROUND_BYTES) * ROUND_BYTES
         pool = self._small if size <= SMALL_BYTES else self._large
-        block = pool.best_fit(size)
+        block = pool.take_best_fit(size)
         if block is None:
             block = self._grow(pool, size) if self._expandable else self._new_segment(pool, size)
-        pool.remove(block)
         block.is_free = False
         rest = block.num_bytes - size
         if rest >= ROUND_BYTES if pool.is_small or self._expandable else rest > SMALL_BYTES:
@@ -176,7 +175,6 @@ class CachingAllocator:
         self._reserve(segment_bytes)
         block = _Block(self._next_address, segment_bytes, pool)
         self._next_address += segment_bytes
-        pool.add(block)
         return block
 
     def _grow(self, pool: _Pool, size: int) -> _Block:
@@ -196,7 +194,6 @@ class CachingAllocator:
             if tail is not None:
                 tail.after = block
         pool.tail = block
-        pool.add(block)
         return block
 
     @staticmethod
