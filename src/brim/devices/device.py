@@ -32,6 +32,11 @@ class Device:
         return cpu.noise() if self.name == "cpu" else 0.0
 
     @property
+    def has_equal_processes(self) -> bool:
+        """Whether processes that were forked from one that only imported things tell no less than new ones."""
+        return self.name == "cpu" and self.noise <= cpu.STEADY_NOISE
+
+    @property
     def limit_bytes(self) -> int:
         """The peak that a microbatch may reach."""
         return int(self.memory_bytes * self.fill)

@@ -2,7 +2,8 @@
 
 Children forked from one server share its address layout, and with it the accidents of its heap: they repeat a peak to
 the byte. The processes that people start do not. So an answer runs once more in a child of another server, which
-started for itself, at the same time as the first.
+started for itself, at the same time as the first. Where the heap has no say, because tensors have mappings of their
+own, equal processes agree whoever forked them, and one server does.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class PairedProber:
                 address, device, limits_bytes=limits_bytes, timeout_seconds=timeout_seconds, rendezvous=rendezvous
             )
 
-        self._searching, self._confirming = make(), make()
+        self._searching = make()
+        self._confirming = self._searching if device.has_equal_processes else make()
         self._in_use = self._searching
         self._num_ranks = max(1, len(limits_bytes))
 
@@ -75,4 +77,5 @@ class PairedProber:
     def close(self) -> None:
         """End both servers and whatever runs in them."""
         self._searching.close()
-        self._confirming.close()
+        if self._confirming is not self._searching:
+            self._confirming.close()

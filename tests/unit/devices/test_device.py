@@ -83,9 +83,12 @@ def test_the_kernels_count_of_oom_kills_is_read():
 
 
 def test_equal_processes_differ_less_where_tensors_have_mappings_of_their_own(monkeypatch):
+    found = resolve("cpu", memory="1GiB", fill=0.9)
     monkeypatch.delenv("MALLOC_MMAP_THRESHOLD_", raising=False)
-    on_the_heap = resolve("cpu", memory="1GiB", fill=0.9).noise
+    on_the_heap = found.noise
+    assert not found.has_equal_processes
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", str(128 * 2**10))
-    assert resolve("cpu", memory="1GiB", fill=0.9).noise < on_the_heap / 10
+    assert found.noise < on_the_heap / 10
+    assert found.has_equal_processes
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", str(64 * 2**20))
-    assert resolve("cpu", memory="1GiB", fill=0.9).noise == on_the_heap
+    assert found.noise == on_the_heap
