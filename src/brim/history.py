@@ -20,20 +20,18 @@ import platformdirs
 
 from brim.findings import FASTEST, LARGEST, Finding
 
-# Settings of allocators and thread pools that change how much memory a run takes.
+# Settings of allocators and thread pools that change how much memory a run takes; and what glibc's begin with.
 ENVIRONMENT = (
     "PYTORCH_ALLOC_CONF",
     "PYTORCH_CUDA_ALLOC_CONF",
     "PYTORCH_NO_CUDA_MEMORY_CACHING",
-    "MALLOC_ARENA_MAX",
-    "MALLOC_MMAP_THRESHOLD_",
-    "MALLOC_TRIM_THRESHOLD_",
     "GLIBC_TUNABLES",
     "LD_PRELOAD",
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",
     "CUBLAS_WORKSPACE_CONFIG",
 )
+_ENVIRONMENT_PREFIX = "MALLOC_"
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS findings (
     key TEXT NOT NULL, created REAL NOT NULL, workload TEXT NOT NULL, device TEXT NOT NULL,
@@ -46,11 +44,12 @@ _BUSY_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remembered:
-    """One row of the history."""
+    """One row of the history; its limit is None where an older brim wrote it."""
 
     created: float
     workload: str
     device: str
+    limit_bytes: int | None
     goal: str
     finding: Finding
 
@@ -63,18 +62,24 @@ def default_path() -> Path:
 
 def make_key(settings: Mapping[str, Any]) -> str:
     """Return the key of everything that could change an answer, the allocators' settings included."""
-    environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
+    environment = {
+        name: value for name, value in os.environ.items() if name in ENVIRONMENT or name.startswith(_ENVIRONMENT_PREFIX)
+    }
     text = json.dumps({**settings, "environment": environment}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 class History:
-    """Findings by key; every method succeeds, with a warning where the file does not."""
+    """Findings by key; every method succeeds, with a warning where the file does not.
+
+    Attributes:
+        problem: Why the file cannot be used, or None.
+    """
 
     def __init__(self, path: Path | None = None, *, warn: Callable[[str], None]) -> None:
         self._path = path or default_path()
         self._warn = warn
-        self._broken = False
+        self.problem: str | None = None
 
     def recall(self, key: str) -> Finding | None:
         """Return the newest finding with this key whose sources are unchanged."""
@@ -94,11 +99,12 @@ class History:
         *,
         workload: str,
         device: str,
+        limit_bytes: int,
         sources: Mapping[str, str],
         goal: str = LARGEST,
     ) -> None:
         """Add a finding."""
-        document = json.dumps({**finding.to_dict(), "goal": goal})
+        document = json.dumps({**finding.to_dict(), "goal": goal, "limit_bytes": limit_bytes})
         row = (key, time.time(), workload, device, json.dumps(dict(sources)), document)
         self._run("INSERT INTO findings VALUES (?, ?, ?, ?, ?, ?)", row)
 
@@ -115,11 +121,20 @@ class History:
                 goal = document.get("goal", FASTEST if finding.stopped_by == "rate" else LARGEST)
             except (ValueError, KeyError, TypeError, AttributeError):
                 continue  # written by another version of brim
-            found.append(Remembered(created=created, workload=workload, device=device, goal=goal, finding=finding))
+            found.append(
+                Remembered(
+                    created=created,
+                    workload=workload,
+                    device=device,
+                    limit_bytes=document.get("limit_bytes"),
+                    goal=goal,
+                    finding=finding,
+                )
+            )
         return found
 
     def _run(self, statement: str, values: tuple[Any, ...]) -> list[Any]:
-        if self._broken:
+        if self.problem is not None:
             return []
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -127,8 +142,8 @@ class History:
                 connection.executescript(_SCHEMA)
                 return connection.execute(statement, values).fetchall()
         except (OSError, sqlite3.Error) as error:
-            self._broken = True
-            self._warn(f"The history {self._path} cannot be used ({error}); going on without it.")
+            self.problem = f"The history {self._path} cannot be used ({error})"
+            self._warn(f"{self.problem}; going on without it.")
             return []
 
 

@@ -24,6 +24,8 @@ FINDING = Finding(
     probes=(Probe(microbatch=4, verdict=Verdict.FITS, peak_bytes=7, step_seconds=0.5, steps=3, samples=12),),
 )
 
+WHERE = {"workload": "w", "device": "cpu", "limit_bytes": 9, "sources": {}}
+
 
 def refuse(message):
     raise AssertionError(message)
@@ -35,10 +37,11 @@ def test_a_finding_comes_back_as_it_was(tmp_path: Path):
     history = History(tmp_path / "h.sqlite", warn=refuse)
     from brim.history import hash_file
 
-    history.remember("key", FINDING, workload="train.py:A", device="cpu", sources={str(source): hash_file(source)})
+    history.remember("key", FINDING, **{**WHERE, "sources": {str(source): hash_file(source)}})
     assert history.recall("key") == FINDING
     assert history.recall("other") is None
     assert history.newest(5)[0].finding == FINDING
+    assert history.newest(5)[0].limit_bytes == 9
     source.write_text("a = 2")
     assert history.recall("key") is None
 
@@ -46,14 +49,16 @@ def test_a_finding_comes_back_as_it_was(tmp_path: Path):
 def test_the_key_holds_the_allocators_settings(monkeypatch):
     monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF", raising=False)
     before = make_key({"a": 1})
-    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-    assert make_key({"a": 1}) != before
+    for name, value in {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "MALLOC_MMAP_MAX_": "0"}.items():
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value)
+            assert make_key({"a": 1}) != before
 
 
 def test_goals_are_told_apart_and_a_row_of_another_brim_is_passed_over(tmp_path: Path):
     history = History(tmp_path / "h.sqlite", warn=refuse)
-    history.remember("a", FINDING, workload="w", device="cpu", sources={}, goal="fastest")
-    history.remember("b", FINDING, workload="w", device="cpu", sources={})
+    history.remember("a", FINDING, **WHERE, goal="fastest")
+    history.remember("b", FINDING, **WHERE)
     with closing(sqlite3.connect(tmp_path / "h.sqlite")) as connection, connection:
         connection.execute("INSERT INTO findings VALUES ('c', 0, 'w', 'cpu', '{}', '{\"probes\": 3}')")
     assert [row.goal for row in history.newest(5)] == ["largest", "fastest"]
@@ -65,7 +70,7 @@ def test_a_broken_file_costs_one_warning(tmp_path: Path, content):
     path.write_bytes(content)
     warnings = []
     history = History(path, warn=warnings.append)
-    history.remember("key", FINDING, workload="w", device="cpu", sources={})
+    history.remember("key", FINDING, **WHERE)
     assert history.recall("key") == (FINDING if content == b"" else None)
     assert len(warnings) == (0 if content == b"" else 1)
 
@@ -85,7 +90,7 @@ def test_several_brims_may_write_at_once(tmp_path: Path):
     code = (
         "import sys; from pathlib import Path; from tests.unit.test_history import *\n"
         "history = History(Path(sys.argv[1]), warn=refuse)\n"
-        "for i in range(20): history.remember(f'{sys.argv[2]}-{i}', FINDING, workload='w', device='cpu', sources={})"
+        "for i in range(20): history.remember(f'{sys.argv[2]}-{i}', FINDING, **WHERE)"
     )
     writers = [subprocess.Popen([sys.executable, "-c", code, path, str(n)], cwd=WORKLOADS.parents[1]) for n in range(3)]
     assert [writer.wait() for writer in writers] == [0, 0, 0]

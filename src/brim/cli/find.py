@@ -10,7 +10,7 @@ import typer
 from brim.errors import BrimError, InputError
 
 if TYPE_CHECKING:
-    from brim.searching import ScaleTable, Strategy
+    from brim.searching import ScaleTable
 
 NOTHING_FITS = 3
 
@@ -80,13 +80,7 @@ def command(
     from brim.cases import parse_cases
     from brim.planning.buckets import read_lengths
     from brim.probing.scripts.command import BATCH
-    from brim.searching import Doubling
 
-    chosen: str | Strategy = strategy
-    if refine:
-        if strategy != "doubling":
-            raise InputError("--refine goes with --strategy doubling; the other strategies refine by themselves.")
-        chosen = Doubling(refine=True)
     if scale_table is not None and strategy != "estimate":
         raise InputError("--scale-table goes with --strategy estimate.")
     cases = None if lengths is not None and not case else parse_cases(case or [], start_from=start_from)
@@ -101,7 +95,8 @@ def command(
         cap=cap,
         start=start,
         multiple_of=multiple_of,
-        strategy=chosen,
+        strategy=strategy,
+        refine=refine,
         goal=goal,
         steps=steps,
         ranks=ranks,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from brim.errors import InputError
+from brim.errors import DeviceError, InputError
 
 SCHEMA = "brim.history/1"
 
@@ -18,12 +18,15 @@ def command(
     debug: Annotated[bool, typer.Option("--debug", help="Show brim's own traceback on errors.")] = False,
 ) -> int:
     """List the newest findings of the history."""
-    from brim.cli.output import print_history, print_json, warn
+    from brim.cli.output import print_history, print_json
     from brim.history import History, default_path
 
     if limit < 1:
         raise InputError(f"--limit is {limit}. Use a whole number of at least 1.")
-    rows = History(warn=warn).newest(limit)
+    history = History(warn=lambda message: None)
+    rows = history.newest(limit)
+    if history.problem is not None:
+        raise DeviceError(f"{history.problem}. Move it away, or name another folder in BRIM_CACHE_DIR.")
     if not json:
         print_history(rows, path=default_path(), now=time.time())
         return 0
@@ -32,6 +35,7 @@ def command(
             "created": row.created,
             "workload": row.workload,
             "device": row.device,
+            "limit_bytes": row.limit_bytes,
             "goal": row.goal,
             "finding": row.finding.to_dict(),
         }

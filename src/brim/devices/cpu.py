@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 
+from brim.devices.meter import check_room
 from brim.errors import DeviceError
 
 # What is free changes all the time; rounding it down keeps the answer and its place in the history the same.
@@ -76,7 +77,7 @@ class CpuMeter:
         self.reset()
 
     def limit(self, limit_bytes: int) -> None:
-        """Make every allocation above `limit_bytes` fail from now on."""
+        """Make every allocation above `limit_bytes` fail from now on, or raise where the process is above it."""
         if sys.platform != "linux":
             raise DeviceError("A limit on CPU memory needs Linux (RLIMIT_DATA). Use a CUDA device here.")
         import resource
@@ -86,6 +87,7 @@ class CpuMeter:
         soft, hard = self._previous_limit
         # A process may have been given less from elsewhere.
         self._limit_bytes = limit_bytes if soft == resource.RLIM_INFINITY else min(limit_bytes, soft)
+        check_room(data_bytes(), self._limit_bytes)
         resource.setrlimit(resource.RLIMIT_DATA, (self._limit_bytes, hard))
 
     def lift(self) -> None:

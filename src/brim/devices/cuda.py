@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import torch
 
+from brim.devices.meter import check_room
+
 
 class CudaMeter:
     """Caps torch's caching allocator and reads its peaks."""
@@ -30,6 +32,7 @@ class CudaMeter:
     def limit(self, limit_bytes: int) -> None:
         """Make every allocation fail that would bring the process above `limit_bytes` of the device."""
         self._limit_bytes = limit_bytes
+        check_room(self.context_bytes, limit_bytes)
         share = max(0.0, limit_bytes - self.context_bytes) / self._total_bytes
         torch.cuda.set_per_process_memory_fraction(min(1.0, share), self._device)
 

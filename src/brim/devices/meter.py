@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from brim.units import format_bytes
+
 
 class Meter(Protocol):
     """What a probe needs of its device.
@@ -17,7 +19,11 @@ class Meter(Protocol):
     baseline_bytes: int
 
     def limit(self, limit_bytes: int) -> None:
-        """Make every allocation above `limit_bytes` fail from now on."""
+        """Make every allocation above `limit_bytes` fail from now on.
+
+        Raises:
+            MemoryError: The process holds more than that already.
+        """
 
     def lift(self) -> None:
         """Undo `limit`."""
@@ -36,6 +42,15 @@ class Meter(Protocol):
     def is_nearly_full(self) -> bool:
         """Whether the peak came so close to the limit that a vague failure is one of memory."""
         ...
+
+
+def check_room(held_bytes: int, limit_bytes: int) -> None:
+    """Raise where a process is above its limit from the start: a job that asks for nothing more would seem to fit."""
+    if held_bytes > limit_bytes:
+        raise MemoryError(
+            f"the process holds {format_bytes(held_bytes)} before the workload is built, "
+            f"above the limit of {format_bytes(limit_bytes)}"
+        )
 
 
 def make_meter(device_name: str) -> Meter:

@@ -158,7 +158,9 @@ class CaseSearch:
         raise UnclearError(
             f"Microbatch {ask.microbatch} {self._of_case()}ended {NUM_RETRIES + 1} times for no known reason; the last "
             f"time the process {outcome.probe.detail}. This is not read as out of memory. "
-            "Run the workload by itself at this size, or raise --timeout if it is only slow." + _full_log(outcome),
+            + ("Raise --timeout if it is only slow, or run" if outcome.hung else "Run")
+            + " the workload by itself at this size."
+            + _full_log(outcome),
             microbatch=ask.microbatch,
             log_tail=outcome.log_tail,
         )
@@ -168,7 +170,7 @@ class CaseSearch:
             return self._nothing_fits(strategy)
         if isinstance(strategy, Fastest):
             return throughput.describe() if throughput else "only one size could be timed"
-        best = self._probes[-1]
+        best = [probe for probe in self._probes if probe.microbatch == search.answer][-1]
         if best.steps < self.steps:
             return f"the script ended after {best.steps} of {self.steps} steps: what later ones need was not seen"
         if best.steps and best.samples < best.steps * best.microbatch:

@@ -43,6 +43,7 @@ def find(
     start: int | None = None,
     multiple_of: int = 1,
     strategy: str | Strategy = "guided",
+    refine: bool = False,
     goal: str = "largest",
     steps: int | None = None,
     ranks: int = 1,
@@ -71,6 +72,7 @@ def find(
         start: The first microbatch to try.
         multiple_of: Try only multiples of this.
         strategy: `guided`, `estimate`, `doubling`, or an object with a `propose` method.
+        refine: With `doubling`: bisect between the last size that fits and the first that does not.
         goal: `largest`, or `fastest` for the smallest microbatch within 5% of the best rate, in at most six probes.
         steps: How many whole steps each probe runs, and for the goal `fastest` how many rounds its race has; None for 3
             steps and about three seconds of rounds, or about a second of steps of a command, which has no race.
@@ -108,6 +110,8 @@ def find(
         raise InputError(f"There is no goal {goal!r}. Use one of: {', '.join(GOALS)}.")
     if goal == FASTEST and strategy != "guided":
         raise InputError("The goal `fastest` has a strategy of its own. Leave out the strategy.")
+    if refine and strategy != "doubling":
+        raise InputError("refine goes with the strategy `doubling`; the other strategies refine by themselves.")
     is_timed = goal == FASTEST and steps is None
     if steps is None:
         steps = DEFAULT_STEPS
@@ -123,7 +127,8 @@ def find(
         tries=tries,
         seconds=None if time_limit is None else parse_seconds(time_limit),
     )
-    make_strategy = _strategy_maker(strategy, bounds, scale_table or ScaleTable(), listed)
+    chosen = Doubling(refine=True) if refine else strategy
+    make_strategy = _strategy_maker(chosen, bounds, scale_table or ScaleTable(), listed)
     timeout_seconds = None if timeout is None else parse_seconds(timeout)
     if not isolate and timeout is not None:
         raise InputError("A probe in this process cannot be ended: leave out timeout, or use isolate=True.")
@@ -144,6 +149,7 @@ def find(
             bounds=bounds,
             steps=steps,
             is_timed=is_timed,
+            refine=refine,
             strategy_name=fastest.name if fastest else strategy if isinstance(strategy, str) else strategy.name,
             make_strategy=(lambda case: fastest) if fastest else make_strategy,
             observer=observer,

@@ -207,7 +207,14 @@ class JobSearch:
     def _remember(self, device: Device, finding: Finding) -> None:
         history = self._history()
         if history is not None:
-            history.remember(self._key(device), finding, workload=self.label, device=device.name, sources=self.sources)
+            history.remember(
+                self._key(device),
+                finding,
+                workload=self.label,
+                device=device.name,
+                limit_bytes=device.limit_bytes,
+                sources=self.sources,
+            )
 
     def _search(self, device: Device) -> CaseSearch:
         guided = Guided(limit_bytes=device.limit_bytes, noise=device.noise)

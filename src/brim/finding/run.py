@@ -34,6 +34,7 @@ class Run:
         steps: int,
         is_timed: bool,
         strategy_name: str,
+        refine: bool,
         make_strategy: Callable[[Case], Strategy | None],
         observer: Observer,
         ranks: int,
@@ -47,6 +48,7 @@ class Run:
         self._steps = steps
         self._is_timed = is_timed
         self._strategy_name = strategy_name
+        self._refine = refine
         self._make_strategy = make_strategy
         self._ranks = ranks
         self._nodes = nodes
@@ -94,6 +96,7 @@ class Run:
                 finding,
                 workload=self._subject.label,
                 device=self._device.name,
+                limit_bytes=self._device.limit_bytes,
                 sources=search.sources,
                 goal=goal_of(self._strategy_name),
             )
@@ -126,6 +129,7 @@ class Run:
             "device_model": self._device.model,
             "limit_bytes": self._device.limit_bytes,
             "strategy": self._strategy_name,
+            "refine": self._refine,
             "bounds": [bounds.cap, bounds.start, bounds.multiple_of, bounds.tries],
             "ranks": self._ranks,
             "nodes": self._nodes,

@@ -115,14 +115,23 @@ def wrong_size(batch: Any, size: int, make: Callable[[int], Any]) -> str | None:
     Args:
         batch: What `make` returned for `size`.
         size: How many samples it should hold.
-        make: Asked for a single sample where only that tells whether the second dimension counts samples.
+        make: Asked for a single sample where only that tells whether more samples are more rows, or whether the second
+            dimension counts samples.
     """
     shapes = [tuple(leaf.shape) for leaf in tensors_of(batch) if leaf.ndim]
-    if not shapes or any(shape[0] and shape[0] % size == 0 for shape in shapes):
+    if not shapes or any(shape[0] == size for shape in shapes):
         return None
-    if any(shape[1:2] == (size,) for shape in shapes):
-        single = [tuple(leaf.shape) for leaf in tensors_of(make(1)) if leaf.ndim]
-        if any(shape[1:2] == (1,) for shape in single):
+    has_rows = any(shape[0] and shape[0] % size == 0 for shape in shapes)
+    if has_rows and size == 1:
+        return None
+    is_second = any(shape[1:2] == (size,) for shape in shapes)
+    if has_rows or is_second:
+        try:
+            single = [tuple(leaf.shape) for leaf in tensors_of(make(1)) if leaf.ndim]
+        except Exception:  # noqa: BLE001  a single sample may be refused
+            return None
+        grows = sum(shape[0] for shape in single) < sum(shape[0] for shape in shapes)
+        if (has_rows and grows) or (is_second and any(shape[1:2] == (1,) for shape in single)):
             return None
     listed = ", ".join(str(shape) for shape in shapes[:4])
     return f"batch({size}) returned tensors of shape {listed}: none holds {size} samples"

@@ -104,7 +104,7 @@ class IsolatedProber:
             return Outcome(probe=Probe(microbatch=microbatch, verdict=Verdict.OOM, detail=detail), phase=reply.phase)
         detail = f"{self._how_it_died(reply)} during {reply.phase}"
         probe = Probe(microbatch=microbatch, verdict=Verdict.UNCLEAR, detail=detail)
-        return Outcome(probe=probe, phase=reply.phase, log_tail=self._log_tail())
+        return Outcome(probe=probe, phase=reply.phase, log_tail=self._log_tail(), hung=reply.hung)
 
     def trace(self, case: Case, *, cap: int, steps: int) -> Traced:
         """Trace the case in a fresh process; a failure is an answer without points."""

@@ -20,6 +20,7 @@ class Outcome:
         traceback: The user's own traceback, for the verdict `error`.
         idle: Whether the error is that the step did no work.
         log_tail: The last lines the workload printed, for the verdicts `error` and `unclear`.
+        hung: Whether it made no progress for so long that it was ended, for the verdict `unclear`.
         sources: Hashes of the project's files that the workload imported, by path.
         log_file: Where everything it printed is kept, or None where that is not.
     """
@@ -29,6 +30,7 @@ class Outcome:
     traceback: str | None = None
     idle: bool = False
     log_tail: str = ""
+    hung: bool = False
     sources: Mapping[str, str] = field(default_factory=dict)
     log_file: str | None = None
 

@@ -49,10 +49,10 @@ def run_trial(
     """
     caught = BaseException if owns_process else (Exception, SystemExit)
     evidence, seconds, laps, phase = Evidence(), [], {}, "build"
-    meter.limit(limit_bytes)
     try:
+        report(phase)
+        meter.limit(limit_bytes)
         with collect() as evidence:
-            report(phase)
             workload = prepare(workload_class, case, _torch_device(meter.device_name))
             workload.build()
             phase = "batch"

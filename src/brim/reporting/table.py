@@ -41,7 +41,7 @@ def history_table(rows: list[Remembered], *, now: float) -> Table:
     has_goals = any(row.goal != LARGEST for row in rows)
     for name in ("when", "workload", "case", "device", *(["goal"] if has_goals else [])):
         table.add_column(name)
-    for name in ("microbatch", "peak", "probes"):
+    for name in ("microbatch", "peak", "limit", "probes"):
         table.add_column(name, justify="right")
     for row in rows:
         finding = row.finding
@@ -52,7 +52,7 @@ def history_table(rows: list[Remembered], *, now: float) -> Table:
             row.device,
             *([row.goal] if has_goals else []),
             "nothing fits" if finding.microbatch is None else f"{finding.microbatch:,}",
-            "" if finding.peak_bytes is None else format_bytes(finding.peak_bytes),
+            *("" if size is None else format_bytes(size) for size in (finding.peak_bytes, row.limit_bytes)),
             str(len(finding.probes)),
         )
     return table

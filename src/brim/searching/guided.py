@@ -20,8 +20,10 @@ CLOSE_ENOUGH = 0.01
 # would cost a probe, gain less than that, and as likely fail as fit.
 NOISE_ALLOWED = 1 / 3
 # After an OOM that the line did not foresee, the next size lies this share below the one that failed; after every
-# other, twice the share of the last.
+# other nearby, twice the share of the last.
 STEP_BACK = 0.04
+# How far above a size that failed another counts as nearby, as a ratio.
+NEARBY = 1.25
 # Measured bytes per traced byte before anything was measured, where the real allocator was not asked.
 # Source: largest of what benchmarks/workloads.py and benchmarks/gpt2.py showed near limits of 0.75 to 1.5 GiB.
 LIVE_SLOPE = 1.25
@@ -34,6 +36,9 @@ HEAP_DOUBT = 0.5
 MOST_WASTE = 2.0
 # How far a size may be from another, as a ratio, for the allocator to treat them alike.
 _NEAR = 1.5
+# Between sizes further apart than this, as a ratio, the next is their geometric mean.
+FAR_APART = 2
+# Without a curve no size is more than so many times the last that fitted, since nobody knows where the line bends.
 # Without a slope, the next size is this many times the last while memory is less than half full, else twice.
 GROWTH = 8
 # While nothing fits, the slope is taken to be this many times steeper, then this to the power of 3, of 7, of 15, …
@@ -123,11 +128,18 @@ class Guided:
         return max(known.bounds.multiple_of, close * size if is_near_limit else 0)
 
     def _below(self, known: Known, low: int, high: int) -> int:
-        """The line said that `high` fits and it did not: step back a little, then more, then halve what is left."""
-        stepped_back = known.bounds.clamp(high * (1 - STEP_BACK * 2 ** (_num_failed(known) - 1)))
-        if stepped_back > low:
-            return stepped_back
-        return known.bounds.clamp(math.sqrt(low * high) if high > 4 * low else (low + high) // 2)
+        """The line said that `high` fits and it did not: step back a little, then more, then halve what is left.
+
+        Where there is no line, or one through measured peaks alone that was drawn too far, halve at once.
+        """
+        peaks, is_far = dict(known.peaks), high > FAR_APART * low
+        has_line = not is_far and self._measured_slope(peaks) is not None
+        if self.curve is not None or has_line or high in peaks:
+            num_failed = sum(not trial.fits and trial.microbatch <= NEARBY * high for trial in known.trials)
+            stepped_back = known.bounds.clamp(high * (1 - STEP_BACK * 2 ** (num_failed - 1)))
+            if stepped_back > low:
+                return stepped_back
+        return known.bounds.clamp(math.sqrt(low * high) if is_far else (low + high) // 2)
 
     def _step_down(self, known: Known) -> int | None:
         """Nothing fits yet: assume a steeper slope each time; without a curve go far down, where a fit costs little."""
@@ -158,7 +170,7 @@ class Guided:
         measured = self._measured_slope(peaks)
         if measured is None:
             return float(low * (GROWTH if peaks[low] < self.limit_bytes / 2 else 2))
-        return min(low + (goal_bytes - peaks[low]) / measured, float(cap))
+        return min(low + (goal_bytes - peaks[low]) / measured, float(GROWTH * low), float(cap))
 
     def _measured_slope(self, peaks: dict[int, int]) -> float | None:
         """Return bytes per sample through the largest size and the nearest that differs enough to be no noise."""

@@ -93,7 +93,7 @@ def test_nothing_fits_is_exit_code_3_with_what_it_would_take(brim_cli):
         ([f"{SIMPLE}:Train", "--case", "rows=3..1"], "is empty"),
         ([f"{SIMPLE}:Train", "--strategy", "magic"], "Use one of: guided, estimate, doubling"),
         ([f"{SIMPLE}:Train", "--strategy", "estimate"], "Pass cap=64 (--cap 64)"),
-        ([f"{SIMPLE}:Train", "--refine"], "--refine goes with --strategy doubling"),
+        ([f"{SIMPLE}:Train", "--refine"], "refine goes with the strategy `doubling`"),
         ([f"{SIMPLE}:Train", "--device", "tpu"], "Use auto, cpu or cuda:N"),
         ([f"{SIMPLE}:Train", "--scale-table", "x.yaml"], "--scale-table goes with --strategy estimate"),
         ([], "Missing argument"),
@@ -175,9 +175,18 @@ def test_a_cache_directory_that_cannot_be_written_costs_a_warning(brim_cli, tmp_
 def test_history_lists_what_was_found(brim_cli):
     assert "Nothing was found yet" in brim_cli("history").stdout
     brim_cli("find", f"{SIMPLE}:Evaluate", *SMALL[:-1], "--cap", "2", "--case", "rows=16")
-    assert "rows=16" in brim_cli("history").stdout
+    listed = brim_cli("history").stdout
+    assert "rows=16" in listed
+    assert "576 MiB" in listed
     document = json.loads(brim_cli("history", "--json").stdout)
     assert document["entries"][0]["finding"]["microbatch"] == 2
+
+
+def test_a_broken_history_is_told_with_what_to_do(brim_cli, tmp_path: Path):
+    (tmp_path / "findings.sqlite").write_text("this is no database" * 100)
+    run = brim_cli("history", env={**os.environ, "BRIM_CACHE_DIR": str(tmp_path)})
+    assert run.returncode == 1
+    assert "cannot be used (file is not a database). Move it away" in run.stderr
 
 
 def descendants(pid):

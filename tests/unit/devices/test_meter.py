@@ -49,6 +49,11 @@ def test_above_the_limit_an_allocation_really_fails(meter):
     assert kept.numel() == 10 * MIB
 
 
+def test_a_process_that_is_above_its_limit_from_the_start_is_out_of_memory(meter):
+    with pytest.raises(MemoryError, match="before the workload is built, above the limit of"):
+        meter.limit(meter.baseline_bytes // 2)
+
+
 def test_lifting_the_limit_gives_the_memory_back(meter):
     meter.limit(meter.peaks()["peak_bytes"] + 50 * MIB)
     meter.lift()

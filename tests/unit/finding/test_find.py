@@ -21,7 +21,7 @@ from brim.finding.case_search import CaseSearch
 from brim.findings import Probe, Verdict
 from brim.probing import Outcome
 from brim.probing.outcome import Traced
-from brim.searching import Bounds, Doubling
+from brim.searching import Bounds
 
 SIMPLE = f"{WORKLOADS}/simple.py"
 FAULTS = f"{WORKLOADS}/faults.py"
@@ -103,6 +103,13 @@ def test_nothing_fits_says_what_it_would_take():
     assert finding.probes[-1].verdict == "oom"
 
 
+def test_a_process_above_its_limit_is_out_of_memory_however_little_the_job_takes():
+    finding = find(f"{SIMPLE}:Normalized", memory="180MiB", start=2)[0]
+    assert finding.status == "nothing_fits"
+    assert all(probe.verdict == "oom" for probe in finding.probes)
+    assert "before the workload is built, above the limit of 162 MiB" in finding.probes[0].detail
+
+
 def test_a_strategy_of_the_users_own_is_used():
     @dataclasses.dataclass
     class OnlySeven:
@@ -149,9 +156,9 @@ def test_a_probe_that_did_not_do_its_work_is_an_error(name, missing):
 @pytest.mark.parametrize(
     ("name", "how"),
     [
-        ("Sigkilled", "was ended by SIGKILL"),
-        ("Segfaults", "was ended by SIGSEGV"),
-        ("Hangs", "made no progress for 3 s"),
+        ("Sigkilled", "was ended by SIGKILL.*memory. Run the workload by itself"),
+        ("Segfaults", "was ended by SIGSEGV.*memory. Run the workload by itself"),
+        ("Hangs", "made no progress for 3 s.*memory. Raise --timeout if it is only slow, or run"),
     ],
 )
 def test_a_death_for_no_known_reason_is_tried_again_and_then_an_error(name, how):
@@ -217,6 +224,7 @@ def test_findings_made_before_an_error_are_kept():
         ({"cases": []}, "list of cases is empty"),
         ({"strategy": "guess"}, "Use one of: guided, estimate, doubling"),
         ({"strategy": "estimate"}, "Pass cap=64"),
+        ({"refine": True}, "refine goes with the strategy `doubling`"),
         ({"ranks": 0}, "ranks is 0"),
         ({"steps": 0}, "steps is 0"),
         ({"time_limit": "0"}, "above zero"),
@@ -229,7 +237,7 @@ def test_bad_input_is_refused_before_anything_runs(settings, message):
 
 
 def test_time_ends_a_search_with_the_largest_that_fitted():
-    finding = find(f"{SIMPLE}:Train", strategy=Doubling(refine=True), time_limit="10ms")[0]
+    finding = find(f"{SIMPLE}:Train", strategy="doubling", refine=True, time_limit="10ms")[0]
     assert (finding.microbatch, finding.stopped_by, finding.confirmed) == (1, "time", True)
 
 

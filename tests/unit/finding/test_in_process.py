@@ -58,6 +58,7 @@ def test_a_real_oom_here_is_survived_and_the_limit_is_lifted():
     finding = brim.find(Hungry, isolate=False, device="cpu", memory=memory, fill=1.0, cap=4096, cache=False)[0]
     assert 50 <= finding.microbatch <= 130
     assert any(probe.verdict == "oom" for probe in finding.probes) or finding.stopped_by == "memory"
+    assert "isolate=True" in finding.note, "whatever the last probe came to"
     assert torch.ones(600 * 2**18).numel() == 600 * 2**18
 
 

@@ -74,6 +74,22 @@ def test_a_batch_that_may_hold_the_samples_is_accepted(batch):
     assert wrong_size(batch, 6, lambda size: torch.zeros(9, size, 3)) is None
 
 
+def test_a_sample_may_be_several_rows():
+    assert wrong_size(torch.zeros(12, 5), 6, lambda size: torch.zeros(2 * size, 5)) is None
+
+
+def test_a_batch_of_always_the_same_size_is_none_even_where_that_is_a_multiple():
+    fixed = torch.zeros(12, 5)
+    assert "none holds 6 samples" in wrong_size(fixed, 6, lambda size: fixed)
+
+
+def test_a_batch_that_cannot_be_made_of_a_single_sample_is_not_judged():
+    def refuse(size):
+        raise ValueError("at least two")
+
+    assert wrong_size(torch.zeros(12, 5), 6, refuse) is None
+
+
 def test_a_second_dimension_that_only_happens_to_be_the_size_is_no_batch():
     batch = torch.zeros(8, 60, 4)
     assert "none holds 60 samples" in wrong_size(batch, 60, lambda size: batch)

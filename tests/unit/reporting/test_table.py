@@ -41,7 +41,8 @@ def test_the_table_shows_the_answer_its_fill_and_its_rate():
 
 def test_the_history_names_goals_only_where_they_differ():
     largest, fastest = (
-        Remembered(created=0, workload="t.py:T", device="cpu", goal=goal, finding=FOUND) for goal in (LARGEST, FASTEST)
+        Remembered(created=0, workload="t.py:T", device="cpu", limit_bytes=2**30, goal=goal, finding=FOUND)
+        for goal in (LARGEST, FASTEST)
     )
     assert "goal" not in shown(history_table([largest], now=1))
     told = shown(history_table([largest, fastest], now=1))

@@ -69,6 +69,27 @@ def test_without_a_curve_it_still_gets_within_three_percent_of_the_limit(slope, 
     assert len(asks) <= 25
 
 
+@given(
+    slope=st.floats(100_000, 10_000_000),
+    bend=st.floats(1.0, 3.0),
+    start=st.sampled_from([None, 16, 1024]),
+)
+@settings(max_examples=300)
+def test_without_a_curve_it_does_not_creep_down_after_an_oom(slope, bend, start):
+    def peak(size):
+        return int(BASELINE + max(slope * size, bend * (slope * size - 300_000_000)))
+
+    search = Search(Guided(limit_bytes=LIMIT), Bounds(start=start))
+    fitted, failed = [], []
+    while (ask := search.ask()) is not None:
+        fits = peak(ask.microbatch) <= LIMIT
+        (fitted if fits else failed).append(ask.microbatch)
+        search.tell(ask.microbatch, fits=fits, peak_bytes=peak(ask.microbatch) if fits else None)
+    assert len(failed) <= 6
+    assert len(fitted) + len(failed) <= 16
+    assert search.answer >= 0.95 * largest(peak) - 1
+
+
 def test_memory_that_does_not_grow_ends_at_the_cap():
     search, _, _ = search_with(Guided(limit_bytes=LIMIT), lambda size: 1000, cap=512)
     assert (search.answer, search.stopped_by) == (512, "cap")

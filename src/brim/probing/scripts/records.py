@@ -7,7 +7,7 @@ import json
 import re
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +124,7 @@ def judge(ended: Ended, microbatch: int, *, timeout_seconds: float) -> Outcome:
     if failures:
         return _failed(min(failures, key=lambda record: record.failure["time"]), ended, microbatch)  # type: ignore[index]
     if ended.is_hung and ended.worked:
-        return _outcome(Verdict.UNCLEAR, _how_it_hung(ended, timeout_seconds), ended, microbatch)
+        return replace(_outcome(Verdict.UNCLEAR, _how_it_hung(ended, timeout_seconds), ended, microbatch), hung=True)
     if ended.is_hung:
         return _idle(f"no step was seen within {timeout_seconds:g} s. {_SEEN}, or raise --timeout.", ended, microbatch)
     if ended.exit_code:
@@ -167,13 +167,7 @@ def _failed(record: Record, ended: Ended, microbatch: int) -> Outcome:
     assert failure is not None
     detail = failure["detail"] if record.num_ranks == 1 else f"rank {record.rank}: {failure['detail']}"
     outcome = _outcome(Verdict(failure["verdict"]), detail, ended, microbatch, phase=failure["phase"])
-    return Outcome(
-        probe=outcome.probe,
-        phase=outcome.phase,
-        traceback=failure.get("traceback"),
-        log_tail=outcome.log_tail,
-        sources=outcome.sources,
-    )
+    return replace(outcome, traceback=failure.get("traceback"))
 
 
 def _exited(ended: Ended, microbatch: int) -> Outcome:

@@ -93,8 +93,12 @@ class Witness:
             return
         self._meter = make_meter("cpu" if self._device_name == "cpu" else f"cuda:{device.index or 0}")
         local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-        self._meter.limit(self._limits_bytes[min(local_rank, len(self._limits_bytes) - 1)])
-        self._write("running")
+        try:
+            self._meter.limit(self._limits_bytes[min(local_rank, len(self._limits_bytes) - 1)])
+        except MemoryError as error:
+            self._fail(error)
+        else:
+            self._write("running")
 
     def _on_parameter(self, module: torch.nn.Module, name: str, parameter: torch.nn.Parameter) -> None:
         if self._meter is None and parameter is not None and _is_rank():
