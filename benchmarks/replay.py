@@ -2,8 +2,9 @@
 
 Each workload is traced at a few sizes with real, untouched memory behind its tensors, then run for real, each in a
 process of its own that is forked from a fresh one; several fresh ones, because their heaps differ. What is left over is
-what kernels and their libraries take (`KERNEL_BYTES` in `brim.tracing.curves`) and the accident of the heap
-(`HEAP_DOUBT` in `brim.searching.guided`).
+what kernels and their libraries take (`brim.tracing.rehearsal`; `KERNEL_BYTES` and `KERNEL_DOUBT` in
+`brim.tracing.curves`) and the accident of the heap (`HEAP_DOUBT` in `brim.searching.guided`). The first depends on the
+processor, which the results name; `MALLOC_MMAP_THRESHOLD_=131072` leaves the second out.
 
     python benchmarks/replay.py [--only WORKLOAD] [--processes N]
 """
@@ -21,12 +22,12 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 OUT = HERE / "results" / "replay.json"
-# Sizes at which each fills about 768 MiB and two thirds of it: the limit of `finders.py`.
+# The last size of each fills about 768 MiB, the limit of `finders.py`.
 WORKLOADS = {
-    "gpt2.py:Gpt2": (90, 134),
-    "workloads.py:ConvNet": (620, 680),
-    "workloads.py:LongAttention": (80, 130),
-    "workloads.py:EmbeddingMlp": (1500, 2200),
+    "gpt2.py:Gpt2": (32, 90, 134),
+    "workloads.py:ConvNet": (170, 620, 680),
+    "workloads.py:LongAttention": (32, 80, 130),
+    "workloads.py:EmbeddingMlp": (275, 1000, 2200),
 }
 NUM_STEPS = 3
 MEBIBYTE = 2**20
@@ -40,7 +41,8 @@ def compare(address: str, sizes: list[int]) -> list[dict[str, Any]]:
 
     from brim.cases import Case
     from brim.probing.trial import run_trial
-    from brim.tracing.curves import baseline_in_fork, in_forks, trace_with_backing
+    from brim.tracing.curves import baseline_in_fork, trace_with_backing
+    from brim.tracing.forks import in_forks
     from brim.workload import load
 
     workload_class = load(address)
@@ -93,8 +95,16 @@ def main() -> None:
                     flush=True,
                 )
     if not options.only:
-        OUT.write_text(json.dumps(rows, indent=1) + "\n")
+        threshold = os.environ.get("MALLOC_MMAP_THRESHOLD_")
+        allocator = "glibc's own heap" if threshold is None else f"MALLOC_MMAP_THRESHOLD_={threshold}"
+        kept = json.loads(OUT.read_text()) if OUT.exists() else {}
+        OUT.write_text(json.dumps({**kept, f"{_processor()}, {allocator}": rows}, indent=1) + "\n")
         print(f"Written: {OUT.relative_to(HERE.parent)}")
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
 if __name__ == "__main__":

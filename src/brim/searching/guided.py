@@ -115,7 +115,9 @@ class Guided:
         """Return the largest microbatch expected to fit before anything was measured, or None without a curve."""
         if self.curve is None:
             return None
-        return self.curve.size_at((self.limit_bytes - self.baseline_bytes) / self.first_slope, cap=cap)
+        # Equal runs differ, and one that is out of memory costs more than one that leaves a little free.
+        aim = (1 - min(self.noise, CLOSE_ENOUGH / 2)) * self.limit_bytes
+        return self.curve.size_at((aim - self.baseline_bytes) / self.first_slope, cap=cap)
 
     def _close_enough(self, known: Known) -> float:
         return CLOSE_ENOUGH + (NOISE_ALLOWED * self.noise if len(known.peaks) > 1 else 0.0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,7 +14,9 @@ from brim.errors import TraceError
 from brim.searching.curve import curve_through, next_to_trace
 from brim.searching.guided import first_slope
 from brim.tracing.backing import Backing
+from brim.tracing.forks import in_forks
 from brim.tracing.prediction import Prediction
+from brim.tracing.rehearsal import Rehearsal
 from brim.tracing.runtime import runtime_here
 from brim.tracing.sizes import TracedSizes
 from brim.tracing.traces import trace
@@ -28,9 +28,12 @@ MOST_POINTS = 8
 _FEWEST_POINTS = 2
 # How many steps a trace repeats at most; the heap hardly grows after them.
 _MOST_STEPS = 3
-# What kernels and their libraries take for themselves on the CPU, in bytes, whatever the batch.
-# Source: `benchmarks/replay.py`, where real probes took 1 to 4 MiB more than the replay where the heap wastes little.
+# What kernels and their libraries take for themselves on the CPU at least, in bytes, whatever the batch.
+# Source: `benchmarks/replay.py`, where real probes of convolutions took 1 to 4 MiB more than the replay.
 KERNEL_BYTES = 4 * 2**20
+# How much more of it than a rehearsal showed is expected at a larger size, as a share.
+# Source: the same, where matrix products of 275, 1,000 and 2,200 rows took 36, 28 and 38 MiB on one processor.
+KERNEL_DOUBT = 0.15
 # How far above the goal live bytes alone may fill the limit, as a ratio, before the allocator is asked there as well.
 _WORTH_A_LOOK = 1.25
 # The slope depends on the size it is asked for and the other way round: as often as they may change places.
@@ -96,9 +99,10 @@ def trace_curve(
     curve = TracedCurve(baseline_bytes=around_bytes, slope=first_slope(backed=backed))
     # The process that traces must be as fresh as a probe's, so it is forked from this one, in which nothing ran yet.
     run = partial(_trace_in_forks if backed else _trace_here, workload_class, case, steps=min(steps, _MOST_STEPS))
+    rehearsal, may_rehearse = None, backed
     while len(curve.live) < MOST_POINTS:
         sizes = next_to_trace(curve.live, target_bytes=curve.target_bytes(limit_bytes), cap=cap)
-        if not sizes:
+        if not sizes and rehearsal is None:
             break
         try:
             curve.enter(run(sizes))
@@ -106,13 +110,27 @@ def trace_curve(
             if len(curve.live) < _FEWEST_POINTS:
                 raise
             break  # one size fails where others ran, e.g. BatchNorm on a single sample
+        if rehearsal is not None:
+            curve.baseline_bytes = baseline_bytes + _expected_bytes(rehearsal)
+            rehearsal = None
         for _ in range(_SETTLING):
             curve.slope = first_slope(
                 backed=backed, goal=curve.goal(limit_bytes, cap), live=curve.live, grown=curve.grown
             )
+        if may_rehearse and len(curve.live) >= _FEWEST_POINTS:
+            traced, goal = curve_through(curve.live), curve.goal(limit_bytes, cap)
+            rehearsal = Rehearsal.start(workload_class, case, traced, goal=goal, limit_bytes=limit_bytes)
+            may_rehearse = False
+    if rehearsal is not None:
+        curve.baseline_bytes = baseline_bytes + _expected_bytes(rehearsal)
     if curve.grown:
         _look_above(curve, limit_bytes, cap, run)
     return curve
+
+
+def _expected_bytes(rehearsal: Rehearsal) -> int:
+    """Return what kernels should take at the size that fits."""
+    return max(KERNEL_BYTES, int((1 + KERNEL_DOUBT) * (rehearsal.kernel_bytes() or 0)))
 
 
 def _look_above(
@@ -200,28 +218,3 @@ def trace_with_backing(workload_class: type[Workload], case: Case, size: int, st
         return {"problem": f"the workload raised {type(error).__name__}"}
     grown_bytes = peak_data_bytes() - meter.baseline_bytes if backing.is_complete else None
     return {"peak_bytes": traced.peak_bytes, "grown_bytes": grown_bytes}
-
-
-def in_forks(calls: Sequence[Callable[[], Any]]) -> list[Any]:
-    """Return what each call returns in a process forked for it, all at the same time."""
-    return [_result(*started) for started in [_start(call) for call in calls]]
-
-
-def _start(call: Callable[[], Any]) -> tuple[int, int]:
-    read_end, write_end = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.close(read_end)
-            os.write(write_end, json.dumps(call()).encode())
-        finally:
-            os._exit(0)
-    os.close(write_end)
-    return pid, read_end
-
-
-def _result(pid: int, read_end: int) -> Any:
-    with os.fdopen(read_end) as pipe:
-        text = pipe.read()
-    os.waitpid(pid, 0)
-    return json.loads(text) if text else {"problem": "the process died"}

@@ -1,0 +1,125 @@
+"""A real step beside the traces shows what kernels keep for themselves."""
+
+import ctypes
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import brim
+from brim.cases import Case
+from brim.devices.cpu import data_bytes
+from brim.searching.curve import MemoryCurve
+from brim.tracing import trace_curve
+from brim.tracing.curves import KERNEL_BYTES, KERNEL_DOUBT
+from brim.tracing.forks import Fork, in_forks  # noqa: F401  used by what runs in new processes
+from brim.tracing.rehearsal import Rehearsal
+
+MIB = 2**20
+ROOT = Path(__file__).parents[3]
+KEPT_BYTES = 60 * MIB
+
+
+class Wide(brim.Workload):
+    """A MiB a sample and hardly any arithmetic."""
+
+    def build(self):
+        self.model = nn.Threshold(0.0, 0.0)
+        self.weight = nn.Parameter(torch.ones(64, 1024, device=self.device))
+        self.optimizer = torch.optim.SGD([self.weight], lr=0.1)
+
+    def batch(self, size):
+        return torch.ones(size, 64, 1024, device=self.device)
+
+    def step(self, batch):
+        self.model(batch * self.weight).sum().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+class KeepsScratch(Wide):
+    """Keeps a buffer that no tensor shows, as libraries of matrix products do."""
+
+    buffer = None
+
+    def step(self, batch):
+        if type(batch) is torch.Tensor and self.buffer is None:
+            type(self).buffer = ctypes.create_string_buffer(KEPT_BYTES)
+        super().step(batch)
+
+
+class Refuses(Wide):
+    def step(self, batch):
+        if type(batch) is torch.Tensor:
+            raise ValueError("not for real")
+        super().step(batch)
+
+
+class Hangs(Wide):
+    def step(self, batch):
+        while type(batch) is torch.Tensor:
+            pass
+        super().step(batch)
+
+
+def expected_bytes(workload_class):
+    """What a curve expects of kernels, under a limit that a few hundred samples fill."""
+    held_bytes = data_bytes()
+    curve = trace_curve(
+        workload_class,
+        Case(),
+        baseline_bytes=held_bytes,
+        limit_bytes=held_bytes + 600 * MIB,
+        cap=4096,
+        steps=3,
+        backed=True,
+    )
+    return curve.baseline_bytes - held_bytes
+
+
+def run_fresh(code):
+    """Run Python in a new process: this one has threads, which do not survive a fork."""
+    code = f"from tests.unit.tracing.test_rehearsal import *\nprint(json.dumps({code}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_what_a_step_keeps_beside_its_tensors_is_expected_at_every_size():
+    seen = run_fresh("expected_bytes(KeepsScratch)")
+    assert (1 + KERNEL_DOUBT) * (KEPT_BYTES - 4 * MIB) <= seen <= (1 + KERNEL_DOUBT) * (KEPT_BYTES + 16 * MIB)
+
+
+def test_a_step_that_keeps_nothing_is_expected_to_take_little():
+    assert KERNEL_BYTES <= run_fresh("expected_bytes(Wide)") <= 16 * MIB
+
+
+@pytest.mark.parametrize("name", ["Refuses", "Hangs"])
+def test_a_rehearsal_that_fails_or_hangs_costs_no_curve(name):
+    assert run_fresh(f"expected_bytes({name})") == KERNEL_BYTES
+
+
+def test_a_job_too_small_to_tell_is_not_rehearsed():
+    small = MemoryCurve(((8, 8 * MIB), (32, 32 * MIB)))
+    assert Rehearsal.start(Wide, Case(), small, goal=100, limit_bytes=2**40) is None
+
+
+def test_a_call_in_a_fork_returns_a_value_or_says_why_not():
+    assert run_fresh("in_forks([lambda: 7, lambda: {'a': [1]}, lambda: 1 / 0])") == [
+        7,
+        {"a": [1]},
+        {"problem": "the process died"},
+    ]
+
+
+def wait_forever():
+    while True:
+        pass
+
+
+def test_a_call_that_takes_too_long_is_ended():
+    assert run_fresh("Fork.start(wait_forever).result(seconds=0.1)") == {"problem": "no result within 0.1 s"}
