@@ -20,6 +20,7 @@ from brim.workload import Workload
 
 # Up to this many elements, what is made on the host keeps its values: libraries ask for them.
 _KNOWN_ELEMENTS = 4096
+_FAKE = torch._C._TorchDispatchModeKey.FAKE
 _FACTORIES = frozenset(
     (
         torch.arange,
@@ -46,6 +47,8 @@ def fake_tensors(*, on_cuda: bool = False) -> Iterator[FakeTensorMode]:
     with (
         mock.patch.object(torch.utils, "swap_tensors", _take_data),
         mock.patch.object(fake_tensor, "CONSTANT_NUMEL_LIMIT", _KNOWN_ELEMENTS),
+        # It draws again while values are out of bounds, and values are nobody's business here.
+        mock.patch.object(nn.init, "_no_grad_trunc_normal_", _leave),
         # What fails is told by whoever traces.
         mock.patch.object(fake_tensor.log, "disabled", new=True),
         # A copy of a module's tensors would copy their mode too, and every view of a stranger's tensor is a new one.
@@ -113,6 +116,8 @@ class _KnownValues(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if torch._C._get_dispatch_mode(_FAKE) is None:  # a workload is built for real
+            return func(*args, **kwargs)
         if func in unknown.CONCERNED:
             result = unknown.answer(func, args, kwargs)
             return func(*args, **kwargs) if result is NotImplemented else result
@@ -147,6 +152,10 @@ def _is_small(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[s
     while len(size) == 1 and isinstance(size[0], (tuple, list)):
         size = size[0]
     return all(isinstance(length, int) for length in size) and math.prod(size) <= _KNOWN_ELEMENTS
+
+
+def _leave(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    return tensor
 
 
 def _itself(mode: FakeTensorMode, memo: Mapping[int, Any]) -> FakeTensorMode:

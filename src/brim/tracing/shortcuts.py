@@ -9,6 +9,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 from torch.utils._python_dispatch import _disable_current_modes
 
+from brim.tracing.products import PRODUCTS, empty
+
 _aten = torch.ops.aten
 _CPU = torch.device("cpu")
 # Operators whose own shape functions are exact and written in C++: asked directly they answer ten times as fast as
@@ -110,7 +112,7 @@ def _batch_norm(images: Any, weight: Any, bias: Any, mean: Any, variance: Any, t
     # The statistics are kept in float32 even of float16 images.
     dtype = torch.float64 if images.dtype is torch.float64 else torch.float32
     statistics = (images.shape[1] if training else 0,)
-    return _empty_like(images), *(_empty(statistics, dtype=dtype) for _ in range(2))
+    return _empty_like(images), *(empty(statistics, dtype=dtype) for _ in range(2))
 
 
 def _batch_norm_backward(
@@ -128,7 +130,7 @@ def _layer_norm(values: Any, normalized: Sequence[int], weight: Any, bias: Any, 
     if kept < 0 or list(values.shape[kept:]) != list(normalized):
         return NotImplemented
     statistics = (*values.shape[:kept], *[1] * len(normalized))
-    return tuple(_empty(size, dtype=values.dtype) for size in (values.shape, statistics, statistics))
+    return tuple(empty(size, dtype=values.dtype) for size in (values.shape, statistics, statistics))
 
 
 def _layer_norm_backward(
@@ -183,7 +185,7 @@ def _sum(values: Any, dims: Sequence[int] | None, keepdim: bool = False, *, dtyp
         return _aten.sum.dim_IntList(values, dims, keepdim, dtype=dtype)
     gone = {dim % max(values.dim(), 1) for dim in dims}
     lengths = [1 if dim in gone else length for dim, length in enumerate(values.shape) if keepdim or dim not in gone]
-    return _empty(lengths, dtype=values.dtype)
+    return empty(lengths, dtype=values.dtype)
 
 
 def _is_counter(first: torch.Tensor, *others: Any) -> bool:
@@ -209,84 +211,6 @@ def _empty_like(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
-def _empty(size: Sequence[int], *, memory_format: Any = None, **kwargs: Any) -> Any:
-    return torch.empty(size, device="meta", memory_format=memory_format or torch.contiguous_format, **kwargs)
-
-
-def _convolution(
-    images: Any,
-    weight: Any,
-    bias: Any,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-    groups: int,
-) -> Any:
-    if transposed or not _is_plain_convolution(images, weight, groups):
-        return NotImplemented
-    if bias is not None and bias.shape != weight.shape[:1]:
-        return NotImplemented
-    pixels = [
-        (length + 2 * pad - step * (kernel - 1) - 1) // jump + 1
-        for length, pad, step, kernel, jump in zip(
-            images.shape[2:], padding, dilation, weight.shape[2:], stride, strict=True
-        )
-    ]
-    if min(pixels) < 1:
-        return NotImplemented
-    size = (images.shape[0], weight.shape[0], *pixels)
-    return _empty(size, dtype=images.dtype, memory_format=_convolution_format(images, weight))
-
-
-def _convolution_backward(gradient: Any, images: Any, weight: Any, bias_sizes: Any, *rest: Any) -> Any:
-    transposed, _output_padding, groups, wanted = rest[-4:]
-    if transposed or not _is_plain_convolution(images, weight, groups):
-        return NotImplemented
-    layout = _convolution_format(images, weight)
-    return (
-        _empty(images.shape, dtype=images.dtype, memory_format=layout) if wanted[0] else None,
-        _empty(weight.shape, dtype=weight.dtype, memory_format=layout) if wanted[1] else None,
-        _empty(bias_sizes, dtype=weight.dtype) if wanted[2] else None,
-    )
-
-
-def _is_plain_convolution(images: Any, weight: Any, groups: int) -> bool:
-    """Return whether a convolution is over a batch of images and its parts belong together."""
-    return bool(
-        images.dim() == weight.dim() == 4
-        and images.dtype is weight.dtype
-        and images.shape[1] == weight.shape[1] * groups
-        and images.shape[0] > 0
-    )
-
-
-def _convolution_format(images: Any, weight: Any) -> Any:
-    # oneDNN asks what cuDNN does: is either of the two in channels-last layout?
-    backend = torch._C._ConvBackend.Mkldnn  # type: ignore[attr-defined]
-    return torch._C._conv_determine_backend_memory_format(images, weight, backend)
-
-
-def _addmm(bias: Any, left: Any, right: Any, **_: Any) -> Any:
-    _check_types(left, right)
-    is_plain = left.dim() == right.dim() == 2 and left.shape[1] == right.shape[0] and left.dtype is bias.dtype
-    if not is_plain or bias.shape != right.shape[1:]:
-        return NotImplemented
-    return _empty((left.shape[0], right.shape[1]), dtype=left.dtype)
-
-
-def _mm(left: Any, right: Any) -> Any:
-    _check_types(left, right)
-    return _aten.mm.default(left, right)
-
-
-def _check_types(left: torch.Tensor, right: torch.Tensor) -> None:
-    """Refuse what fake tensors let pass and real ones do not."""
-    if left.dtype is not right.dtype:
-        raise RuntimeError(f"mat1 and mat2 must have the same dtype, but got {left.dtype} and {right.dtype}")
-
-
 def _is_dense(tensor: torch.Tensor) -> bool:
     return tensor.is_contiguous() or (tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last))
 
@@ -307,10 +231,7 @@ _SHAPE_FUNCTIONS: Mapping[Any, Callable[..., Any]] = {
     **{func: _like_first_or(func) for func in _ARITHMETIC},
     **dict.fromkeys(_ELEMENTWISE, _like_first),
     **_NORMS,
-    _aten.addmm.default: _addmm,
-    _aten.mm.default: _mm,
+    **PRODUCTS,
     _aten.sum.dim_IntList: _sum,
-    _aten.empty.memory_format: _empty,
-    _aten.convolution.default: _convolution,
-    _aten.convolution_backward.default: _convolution_backward,
+    _aten.empty.memory_format: empty,
 }

@@ -18,6 +18,40 @@ def test_a_tensor_whose_values_are_known_keeps_the_type_it_was_given():
         assert norm(torch.zeros(2, 8, dtype=torch.bfloat16)).dtype is torch.bfloat16
 
 
+class Drawn(brim.Workload):
+    def build(self):
+        self.model = nn.Linear(256, 256, bias=False).to(self.device)
+        nn.init.trunc_normal_(self.model.weight)
+
+    def batch(self, size):
+        return torch.ones(size, 256, device=self.device)
+
+    def step(self, batch):
+        self.model(batch).sum().backward()
+        self.model.zero_grad()
+
+
+class Inspected(Drawn):
+    """Asks for what it made while it is built, as nobody can answer on fake tensors."""
+
+    def build(self):
+        super().build()
+        token = nn.Parameter(torch.zeros(1, 1, 256))
+        nn.init.normal_(token)
+        assert bool((token == token).all())
+        assert isinstance(self.model.weight.sum().item() > 0, bool)
+        self.token = token.to(self.device)
+
+
+def test_values_drawn_within_bounds_need_no_real_model(monkeypatch):
+    monkeypatch.setattr("brim.tracing.traces._build_for_real", None)
+    assert trace(Drawn, Case(), 4, capability=(8, 6)).record.breakdown()["parameters"] == 256 * 256 * 4
+
+
+def test_a_model_that_is_built_for_real_is_real_to_its_small_tensors():
+    assert trace(Inspected, Case(), 4, capability=(8, 6)).record.breakdown()["parameters"] >= 256 * 256 * 4
+
+
 def test_a_layer_that_was_only_copied_is_not_counted():
     class Copies(brim.Workload):
         def build(self):

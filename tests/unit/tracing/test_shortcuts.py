@@ -63,6 +63,8 @@ JOBS = {
     "channels last": _convolve(CHANNELS_LAST, CHANNELS_LAST, groups=2, dilation=2),
     "one channels last": _convolve(torch.contiguous_format, CHANNELS_LAST, groups=2),
     "pointwise": _convolve(CHANNELS_LAST, torch.contiguous_format, weight=(12, 8, 1, 1)),
+    "padding by name": _convolve(torch.contiguous_format, torch.contiguous_format, groups=2, padding="valid"),
+    "the same size": _convolve(torch.contiguous_format, torch.contiguous_format, groups=2, padding="same"),
     "broadcast": _broadcast,
     "empty": lambda: (torch.empty(3, 4, dtype=torch.float16), torch.empty(2, 3, 4, 5, memory_format=CHANNELS_LAST)),
 }
@@ -80,6 +82,29 @@ def test_a_shortcut_gives_what_fake_tensors_give(name):
         expected = _described(JOBS[name]())
     with FakeTensorMode() as mode, Ledger(shortcuts=Shortcuts(mode)):
         assert _described(JOBS[name]()) == expected
+
+
+def _experts(dtype):
+    """The products of a mixture of experts: of tokens in groups with each group's weights, and their gradients."""
+    tokens, weights, flat = (
+        torch.ones(8, 16, dtype=dtype),
+        torch.ones(4, 16, 32, dtype=dtype),
+        torch.ones(8, 32, dtype=dtype),
+    )
+    offsets = torch.tensor([2, 4, 6, 8], dtype=torch.int32)
+    return (
+        F.grouped_mm(tokens, weights, offs=offsets),
+        F.grouped_mm(flat, weights.transpose(-2, -1), offs=offsets),
+        F.grouped_mm(tokens.t(), flat, offs=offsets),
+        F.grouped_mm(weights, weights.transpose(-2, -1)),
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_products_in_groups_have_the_shapes_of_real_ones(dtype):
+    expected = [(tuple(each.shape), each.dtype) for each in _experts(dtype)]
+    with FakeTensorMode() as mode, Ledger(shortcuts=Shortcuts(mode)):
+        assert [(tuple(each.shape), each.dtype) for each in _experts(dtype)] == expected
 
 
 def test_a_convolution_that_does_not_match_fails_as_it_does_without():
