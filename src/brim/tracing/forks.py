@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
-import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import psutil
 
 _PIPE_BYTES = 65536
 
@@ -38,13 +40,20 @@ class Fork:
         """Return what the call returned, or a problem where the process died or, after so many seconds, was ended."""
         try:
             if not select.select([self.read_end], [], [], seconds)[0]:
-                os.kill(self.pid, signal.SIGKILL)
+                self._kill()
                 return {"problem": f"no result within {seconds:g} s"}
             text = b"".join(iter(lambda: os.read(self.read_end, _PIPE_BYTES), b""))
             return json.loads(text) if text else {"problem": "the process died"}
         finally:
             os.close(self.read_end)
             os.waitpid(self.pid, 0)
+
+    def _kill(self) -> None:
+        """End the process and what it started, such as a compiler."""
+        process = psutil.Process(self.pid)
+        for each in (*process.children(recursive=True), process):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()
 
 
 def in_forks(calls: Sequence[Callable[[], Any]]) -> list[Any]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from unittest import mock
 
 import torch
+import torch._dynamo
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -85,6 +86,7 @@ def trace(
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         stack.enter_context(redirect_stdout(sys.stderr))  # what the workload prints is no part of an answer
+        stack.enter_context(torch._dynamo.config.patch(disable=True))  # what is compiled is traced as it was written
         if capability is not None:
             stack.enter_context(as_on_cuda(capability))
         mode = stack.enter_context(fake_tensors(on_cuda=capability is not None))
@@ -162,7 +164,8 @@ def _explain(error: Exception, *, in_build: bool) -> str:
     if isinstance(error, DataDependentOutputException):
         return (
             f"{where} asks for a tensor's value ({error.func}), which a trace does not have. "
-            "Keep such a question out of the workload's step, or answer it with the worst case."
+            "Keep such a question out of the workload's step, or answer it with the worst case. A number that is only "
+            "printed or kept is fine as `.item()`."
         )
     if isinstance(error, DynamicOutputShapeException):
         return (

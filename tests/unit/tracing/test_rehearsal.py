@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from torch import nn
@@ -116,10 +117,16 @@ def test_a_call_in_a_fork_returns_a_value_or_says_why_not():
     ]
 
 
-def wait_forever():
-    while True:
+def wait_for_a_child():
+    subprocess.run([sys.executable, "-c", "while True: pass"])
+
+
+def end_what_waits():
+    fork = Fork.start(wait_for_a_child)
+    while not (children := psutil.Process(fork.pid).children()):
         pass
+    return [fork.result(seconds=0.1), [child.is_running() and child.status() != "zombie" for child in children]]
 
 
-def test_a_call_that_takes_too_long_is_ended():
-    assert run_fresh("Fork.start(wait_forever).result(seconds=0.1)") == {"problem": "no result within 0.1 s"}
+def test_a_call_that_takes_too_long_is_ended_with_all_that_it_started():
+    assert run_fresh("end_what_waits()") == [{"problem": "no result within 0.1 s"}, [False]]

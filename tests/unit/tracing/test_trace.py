@@ -157,6 +157,15 @@ def test_a_step_that_asks_for_values_cannot_be_traced():
         trace(Asks, Case(), 2)
 
 
+def test_a_compiled_model_is_traced_as_it_was_written():
+    class Compiled(Mlp):
+        def build(self):
+            super().build()
+            self.model = torch.compile(self.model)
+
+    assert trace(Compiled, Case(), 64).peak_bytes == trace(Mlp, Case(), 64).peak_bytes
+
+
 def test_a_step_without_operations_is_no_trace():
     with pytest.raises(TraceError, match="no torch operation"):
         trace(Idle, Case(), 2)
