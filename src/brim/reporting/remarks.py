@@ -28,9 +28,19 @@ class Searched(Protocol):
         """Whether all sizes up to that one fit with expandable segments."""
         ...
 
+    @property
+    def selects_all(self) -> bool:
+        """Whether what the step selects by values was counted whole."""
+        ...
+
 
 def remarks(prediction: Searched) -> list[str]:
     """Return what to add to the answer, a sentence each."""
+    selected = "What the step selects by values (masks, nonzero) was counted whole: with less selected, more fits."
+    return [*_end_of_search(prediction), *([selected] if prediction.selects_all else [])]
+
+
+def _end_of_search(prediction: Searched) -> list[str]:
     largest, above = prediction.largest, prediction.fits_above
     if prediction.stopped_by == "cap":
         return [f"The search stopped at the cap of {largest:,}, not at the end of the memory."]

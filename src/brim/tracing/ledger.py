@@ -10,7 +10,7 @@ from itertools import groupby, pairwise
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.autograd.graph import _engine_run_backward
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -18,10 +18,12 @@ from brim.tracing.backing import Backing
 from brim.tracing.generation import Generation
 from brim.tracing.kernels import result_bytes, scratch_bytes, workspace_bytes
 from brim.tracing.record import Phase, Record, Storage
+from brim.tracing.selections import PUTS, places_of, select_all
 from brim.tracing.shortcuts import Shortcuts
 
 _DEVICE_OF = torch.ops.prim.device.default
 _ADD = torch.ops.aten.add.Tensor
+_INDEX_PUT = torch.ops.aten.index_put.default
 _AUTOGRAD_CALL = _engine_run_backward.__code__
 
 
@@ -34,6 +36,7 @@ class Ledger(TorchDispatchMode):
         live_bytes: Bytes held now.
         peak_bytes: The most that was held at once.
         num_operations: Operations seen.
+        selects_all: Whether something was selected by values, and so counted whole.
         generation: Answers what transformers' generation asks; None where it does not run.
     """
 
@@ -53,6 +56,7 @@ class Ledger(TorchDispatchMode):
         self.live_bytes = 0
         self.peak_bytes = 0
         self.num_operations = 0
+        self.selects_all = False
         self.generation: Generation | None = None
         self._backing = backing
         self._shortcuts = shortcuts
@@ -108,6 +112,12 @@ class Ledger(TorchDispatchMode):
             return args[0].fake_device if hasattr(args[0], "fake_device") else func(*args)
         kwargs = kwargs or {}
         self._sum = None
+        if func in PUTS:
+            self._enter_all(places_of(args[1]))
+            if func is _INDEX_PUT and sys._getframe(1).f_code is _AUTOGRAD_CALL:
+                # Of real tensors autograd writes the gradient of what was indexed in place.
+                # Source: `index_backward` in torch's torch/csrc/autograd/FunctionsManual.cpp.
+                return args[0]
         result = NotImplemented if self._shortcuts is None else self._shortcuts.run(func, args, kwargs)
         if result is NotImplemented:
             try:
@@ -117,6 +127,12 @@ class Ledger(TorchDispatchMode):
                 if answer is None:
                     raise
                 return answer
+            except DynamicOutputShapeException:
+                result, places = select_all(func, args)
+                if result is NotImplemented:
+                    raise
+                self.selects_all = True
+                self._enter_all(places)
         self.num_operations += 1
         if isinstance(result, torch.Tensor):
             peak_before = self.peak_bytes
@@ -158,6 +174,10 @@ class Ledger(TorchDispatchMode):
         self._watched[key] = weakref.ref(storage, functools.partial(self._leave, key))
         self.live_bytes += num_bytes
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+
+    def _enter_all(self, tensors: Sequence[torch.Tensor]) -> None:
+        for tensor in tensors:
+            self.enter(tensor)
 
     def mark(self, tensor: torch.Tensor, kind: str, module: str) -> None:
         """Say what a tensor's storage is for and whose it is."""

@@ -124,6 +124,11 @@ class Prediction:
         """Whether sizes between traces lie on a line, checked by a third trace."""
         return self._traced.is_exact
 
+    @property
+    def selects_all(self) -> bool:
+        """Whether the step selects by values, which a trace does not have: all is counted, the most that it can be."""
+        return self._traced.selects_all
+
     def peak(self, microbatch: int) -> MemoryPeak:
         """Return the peaks of a microbatch; of one that does not fit, what it would need without any cached memory."""
         _check_microbatch(microbatch)
@@ -174,6 +179,7 @@ class Prediction:
             "interval": list(self.interval),
             "stopped_by": self.stopped_by,
             "fits_above": self.fits_above,
+            "selects_all": self.selects_all,
             "peaks": [{**self._point(size), **asdict(self.peak(size))} for size in sizes],
             "modules": [
                 {"name": name, "bytes": size} for name, size in list(self.modules(shown).items())[:NUM_MODULES]

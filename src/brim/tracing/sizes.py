@@ -67,6 +67,11 @@ class TracedSizes:
         return self._traces[_FIRST_SIZES[0]].num_operations
 
     @property
+    def selects_all(self) -> bool:
+        """Whether the step selects by values, which is counted whole."""
+        return any(traced.selects_all for traced in self._traces.values())
+
+    @property
     def sizes(self) -> tuple[int, ...]:
         """The microbatches that were traced."""
         return tuple(sorted(self._traces))

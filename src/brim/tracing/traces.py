@@ -52,6 +52,7 @@ class Trace:
     Attributes:
         held_bytes: What was live after each step.
         record: Every storage with its lifetime.
+        selects_all: Whether something was selected by values, and so counted whole.
     """
 
     microbatch: int
@@ -59,6 +60,7 @@ class Trace:
     num_operations: int
     held_bytes: tuple[int, ...]
     record: Record
+    selects_all: bool = False
 
 
 def trace(
@@ -118,6 +120,7 @@ def trace(
         num_operations=ledger.num_operations,
         held_bytes=tuple(held_bytes),
         record=record,
+        selects_all=ledger.selects_all,
     )
 
 

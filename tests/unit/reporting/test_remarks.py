@@ -5,6 +5,16 @@ import pytest
 from brim.reporting.remarks import remarks
 
 
+def ended(**how):
+    plain = {"largest": 1432, "stopped_by": "memory", "fits_above": None, "expandable_helps": False}
+    return SimpleNamespace(**{**plain, "selects_all": False, **how})
+
+
+def test_what_was_counted_whole_is_said():
+    assert "was counted whole" in remarks(ended(selects_all=True))[0]
+    assert remarks(ended()) == []
+
+
 @pytest.mark.parametrize(
     ("stopped_by", "fits_above", "expandable_helps", "said"),
     [
@@ -21,9 +31,7 @@ from brim.reporting.remarks import remarks
     ],
 )
 def test_how_a_search_ended_is_said_under_its_answer(stopped_by, fits_above, expandable_helps, said):
-    ended = SimpleNamespace(
-        largest=1432, stopped_by=stopped_by, fits_above=fits_above, expandable_helps=expandable_helps
-    )
-    told = " ".join(remarks(ended))
+    how = {"stopped_by": stopped_by, "fits_above": fits_above, "expandable_helps": expandable_helps}
+    told = " ".join(remarks(ended(**how)))
     assert said in told
     assert bool(said) == bool(told)

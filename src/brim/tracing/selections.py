@@ -1,0 +1,60 @@
+"""What a step selects by values, which a trace does not have: all of it, the most that it can be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+_aten = torch.ops.aten
+_MASKS = (torch.bool, torch.uint8)
+# Operators that take masks and return nothing whose size depends on them.
+PUTS = frozenset((_aten.index_put.default, _aten.index_put_.default, _aten._unsafe_index_put.default))
+
+
+def select_all(func: Any, args: Sequence[Any]) -> tuple[Any, list[torch.Tensor]]:
+    """Return what an operator returns where every value is selected, and what it holds meanwhile.
+
+    More cannot be selected, so the memory is at most this. Operators that do not select are `NotImplemented`.
+    """
+    selection = _SELECTIONS.get(func)
+    return (NotImplemented, []) if selection is None else selection(*args)
+
+
+def places_of(indices: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
+    """Return the places that masks among indices stand for, as kernels list them: a row of numbers for each."""
+    return [_nonzero(index) for index in indices if index is not None and index.dtype in _MASKS]
+
+
+def _nonzero(values: torch.Tensor) -> torch.Tensor:
+    return torch.empty((values.numel(), values.dim()), dtype=torch.long, device=values.device)
+
+
+def _places(values: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    return _nonzero(values), []
+
+
+def _masked_select(values: torch.Tensor, mask: torch.Tensor) -> tuple[Any, list[torch.Tensor]]:
+    values, mask = torch.broadcast_tensors(values, mask)
+    return _index(values, [mask])
+
+
+def _index(values: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> tuple[Any, list[torch.Tensor]]:
+    """Index by numbers instead of masks: a mask stands for one index for each of its dimensions."""
+    numbers: list[torch.Tensor | None] = []
+    places = places_of(indices)
+    of_masks = iter(places)
+    for index in indices:
+        if index is None or index.dtype not in _MASKS:
+            numbers.append(index)
+        else:
+            numbers.extend(next(of_masks).unbind(1))
+    return _aten.index.Tensor(values, numbers), places
+
+
+_SELECTIONS: Mapping[Any, Callable[..., tuple[Any, list[torch.Tensor]]]] = {
+    _aten.nonzero.default: _places,
+    _aten.masked_select.default: _masked_select,
+    _aten.index.Tensor: _index,
+}

@@ -1,0 +1,94 @@
+"""What is selected by values is counted whole, as if all of it were."""
+
+import pytest
+import torch
+from tests.unit.tracing.test_trace import real_peak
+from torch import nn
+
+import brim
+from brim.cases import Case
+from brim.devices.catalog import Gpu
+from brim.errors import TraceError
+from brim.tracing import Prediction, trace
+from brim.tracing.runtime import Runtime
+from brim.tracing.sizes import TracedSizes
+
+
+class Masks(brim.Workload):
+    """Selects by a mask that happens to let everything through."""
+
+    def build(self):
+        self.model = nn.Linear(64, 64).to(self.device)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+    def batch(self, size):
+        return torch.ones(size, 32, 64, device=self.device)
+
+    def selected(self, values, mask):
+        return values[mask]
+
+    def step(self, batch):
+        values = self.model(batch)
+        self.selected(values, batch > 0).sum().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+class Rows(Masks):
+    def selected(self, values, mask):
+        return values[mask[:, :, 0]]
+
+
+class Numbers(Masks):
+    """Selects by numbers, whose count is known."""
+
+    def selected(self, values, mask):
+        return values[:, torch.arange(32, device=values.device)]
+
+
+class Selects(Masks):
+    def selected(self, values, mask):
+        return torch.masked_select(values, mask)
+
+
+class Places(Masks):
+    def selected(self, values, mask):
+        return values[mask.nonzero(as_tuple=True)]
+
+
+class Counts(Masks):
+    """How often something is repeated has no bound."""
+
+    def selected(self, values, mask):
+        return values.flatten(1).repeat_interleave(mask.sum((1, 2)), dim=0)
+
+
+def test_the_gradient_of_what_was_indexed_is_written_in_place():
+    traced = trace(Numbers, Case(), 64)
+    assert not traced.selects_all
+    assert traced.peak_bytes == pytest.approx(real_peak(Numbers, 64), rel=0.001)
+
+
+def test_masked_select_lists_the_places_as_cuda_does():
+    # The CPU's kernel sums the mask up instead, in two numbers for each value where this has three.
+    assert real_peak(Selects, 64) <= trace(Selects, Case(), 64).peak_bytes == trace(Places, Case(), 64).peak_bytes
+
+
+@pytest.mark.parametrize("workload_class", [Masks, Rows, Places])
+def test_all_is_counted_where_a_step_selects_by_values(workload_class):
+    traced = trace(workload_class, Case(), 64)
+    assert traced.selects_all
+    assert traced.peak_bytes == pytest.approx(real_peak(workload_class, 64), rel=0.001)
+
+
+def test_a_prediction_tells_that_it_counted_all():
+    traced = TracedSizes(Rows, Case(), capability=(8, 6))
+    gpu = Gpu(name="card", memory_bytes=2**30, capability=(8, 6))
+    prediction = Prediction(traced, gpu=gpu, runtime=Runtime())
+    assert prediction.largest > 0
+    assert prediction.to_dict("w.py:Rows")["selects_all"] is True
+
+
+def test_a_size_without_a_bound_is_refused():
+    with pytest.raises(TraceError, match="makes a tensor whose size depends on values"):
+        trace(Counts, Case(), 4)
