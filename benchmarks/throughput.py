@@ -6,7 +6,8 @@ all of them in every round: what else the machine does meets all sizes alike. Th
 for what was lucky was chosen for its luck, and processes have luck that lasts as long as they do, with where their
 memory lies. So several generations of processes follow each other, half of which say which size is the best and the
 others by how much, and the other way round; a choice that is better than either has more than 100%. A round is one
-comparison of all sizes, and the median of the rounds decides; what the quickest turns would say is noted beside it.
+comparison of all sizes, and the median of the rounds decides; what the quickest turns would say is noted beside it. The
+first step of a turn is not timed: the processes that ran before it have had the caches, which is so in no job.
 Steps are timed by the CPU time of one thread, in brim's probes as well.
 
 All processes run with settings of glibc's allocator that let it keep what was freed, as CUDA's does. With its own it
@@ -70,6 +71,7 @@ def take_turns(workload_class: type[Workload], size: int, pipe: Any) -> None:
     for _ in range(NUM_WARM_UP_STEPS):
         workload.step(batch)
     while pipe.recv():
+        workload.step(batch)  # the others have had the caches since the last turn, as in no job
         started, num_steps, seconds = time.process_time(), 0, 0.0
         while seconds < TURN_SECONDS:
             workload.step(batch)

@@ -12,6 +12,8 @@ from brim.cases import Case
 SCHEMA = "brim.findings/1"
 LARGEST = "largest"
 FASTEST = "fastest"
+# Steps at the beginning of a turn in a race that are not timed.
+NUM_UNTIMED = 1
 
 
 def goal_of(strategy: str) -> str:
@@ -44,7 +46,7 @@ class Race:
     rounds: int
 
     def steps_in_turn(self, size: int) -> int:
-        """Return how many steps of a size one turn has."""
+        """Return how many steps of a size one turn has, beside those that are not timed."""
         return max(1, max(self.sizes) // size)
 
     def to_dict(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from brim.findings import Race, Verdict
+from brim.findings import NUM_UNTIMED, Race, Verdict
 from brim.probing.verdicts import classify
 from brim.workload import Workload
 
@@ -23,7 +23,9 @@ def run_race(
     """Return for each size the time of a step in every round.
 
     A round before the first is not timed: sizes that fail in it, as a batch of one does in a batch normalization, have
-    no part in the race. Every other round goes the other way, so that a machine that slows down favours no size.
+    no part in the race. Every other round goes the other way, so that a machine that slows down favours no size. The
+    first step of a turn is not timed either: the size before it has left caches and allocator to itself, which would
+    count once in each turn: against the only step of the largest size as much as against all those of a smaller one.
 
     Args:
         workload: Built, and has run.
@@ -37,12 +39,12 @@ def run_race(
     def time_step(size: int) -> float:
         given = batch if size == microbatch else workload.batch(size)
         seconds, num_steps = 0.0, race.steps_in_turn(size)
-        for _ in range(num_steps):
+        for num_step in range(num_steps + NUM_UNTIMED):
             report()
             started = time.perf_counter()
             workload.step(given)
             synchronize()
-            seconds += time.perf_counter() - started
+            seconds += time.perf_counter() - started if num_step >= NUM_UNTIMED else 0.0
         return seconds / num_steps
 
     laps: dict[int, list[float]] = {}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from brim.errors import InputError
-from brim.findings import FASTEST, Race
+from brim.findings import FASTEST, NUM_UNTIMED, Race
 from brim.planning.throughput import StepTime, fit_step_time
 from brim.searching.known import Known
 
@@ -97,7 +97,7 @@ class Fastest:
         if not known.rates:
             return Race(race, FIRST_ROUNDS)
         turns = Race(race, 1)
-        seconds = sum(turns.steps_in_turn(size) * _expected_seconds(known, size) for size in race)
+        seconds = sum((turns.steps_in_turn(size) + NUM_UNTIMED) * _expected_seconds(known, size) for size in race)
         return Race(race, max(FEWEST_ROUNDS, min(MOST_ROUNDS, round(RACE_SECONDS / seconds))))
 
     @property

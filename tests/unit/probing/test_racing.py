@@ -29,10 +29,24 @@ def race(workload, sizes=(2, 4, 8), rounds=2):
 def test_every_turn_has_as_many_samples_and_every_other_round_goes_the_other_way():
     workload = Counting()
     laps = race(workload)
-    turn = {size: [size] * (8 // size) for size in (2, 4, 8)}
+    turn = {size: [size] * (1 + 8 // size) for size in (2, 4, 8)}
     up, down = [*turn[2], *turn[4], *turn[8]], [*turn[8], *turn[4], *turn[2]]
     assert workload.steps == [*up, *up, *down]
     assert {size: len(seconds) for size, seconds in laps.items()} == {2: 2, 4: 2, 8: 2}
+
+
+def test_the_first_step_of_a_turn_is_not_timed(monkeypatch):
+    workload, clock = Counting(), [0.0]
+
+    def step(batch):
+        is_first = not workload.steps or workload.steps[-1] != batch
+        workload.steps.append(batch)
+        clock[0] += 100.0 if is_first else batch
+
+    monkeypatch.setattr(workload, "step", step)
+    monkeypatch.setattr("brim.probing.racing.time.perf_counter", lambda: clock[0])
+    laps = race(workload, rounds=1)
+    assert laps == {2: [2.0], 4: [4.0], 8: [8.0]}
 
 
 def test_a_smaller_size_that_fails_has_no_part_in_it():
