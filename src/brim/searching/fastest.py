@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from brim.errors import InputError
 from brim.findings import FASTEST, Race
-from brim.planning.throughput import StepTime, fit_step_time
+from brim.planning.step_time import StepTime, fit_step_time
 from brim.searching.known import Known
 
 # The first size to time, in samples: small enough to fit nearly everywhere, large enough to tell steps from overhead.

@@ -4,7 +4,8 @@ from hypothesis import strategies as st
 
 from brim.errors import InputError
 from brim.findings import Probe, Verdict
-from brim.planning.throughput import StepTime, Throughput, fit_step_time, measure_throughput
+from brim.planning.step_time import StepTime, fit_step_time
+from brim.planning.throughput import Throughput, measure_throughput
 
 
 @given(fixed=st.floats(1e-4, 1.0), sample=st.floats(1e-5, 0.1))

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from brim.findings import Finding, Findings, Probe, Verdict
-from brim.planning.throughput import KNEE_SHARE, Throughput, measure_throughput
+from brim.planning.step_time import KNEE_SHARE
+from brim.planning.throughput import Throughput, measure_throughput
 from brim.reporting.page.axes import count, memory, rate, unit_for
 from brim.reporting.page.charts import bars, both_widths, dots
 from brim.reporting.page.section import Chart, Part, Section, Table
