@@ -108,6 +108,12 @@ def test_a_device_on_which_larger_is_slower_is_said_to_be_one():
     assert "larger is slower here" in rates.summary
 
 
+def test_the_advice_of_a_plan_is_given_without_its_key():
+    data = made.plan()
+    data["advice"] = [{"topic": "gradients", "text": "Accumulation holds the gradients."}]
+    assert "Accumulation holds the gradients." in section(data).notes
+
+
 def test_a_plan_shows_its_arithmetic_and_what_to_paste():
     found = section(made.plan())
     assert found.title == "12 + 8 × 11 = 100"
@@ -126,7 +132,11 @@ def test_a_size_that_is_only_fragmented_is_not_said_to_fit():
     data["curve"][2]["fits"] = False  # though its tensors stay below the line
     shown = section(data)
     assert "drawn without the memory that lies idle" in shown.charts[0].summary
-    assert [row[-1] for row in shown.parts[0].tables[0].rows] == ["fits", "fits", "does not fit", "does not fit"]
+    rows = shown.parts[0].tables[0].rows
+    assert [row[-1] for row in rows] == ["fits", "fits", "does not fit: fragmented", "does not fit"]
+    assert [row[2] == "–" for row in rows] == [False, False, True, True], "what would be reserved is not known"
+    data["fill"] = 0.9
+    assert section(data).parts[0].tables[0].rows[2][-1] == "does not fit", "it is above what may be used"
 
 
 def test_an_older_prediction_without_a_timeline_is_shown_as_well():

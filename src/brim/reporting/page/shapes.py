@@ -75,6 +75,7 @@ _PREDICTION = {
     "kind": TEXT,
     "case": Each(PLAIN),
     "gpu": _GPU,
+    "fill?": _SHARE,
     "largest": COUNT,
     "interval": _PAIR,
     "peaks": Filled({**_ON_CURVE, "allocated_bytes": COUNT, "reserved_bytes": COUNT}),
