@@ -79,6 +79,15 @@ def test_a_plan_that_is_kept_while_the_job_runs_stays_active(brim_cli, project):
     assert listed["plans"][1]["verdict"] is not None
 
 
+def test_samples_of_a_job_as_json_carry_what_it_holds_and_does_and_what_was_planned(brim_cli, project):
+    run = brim_cli("watch", "--json", "--", sys.executable, "train.py")
+    first, *_, last = map(json.loads, run.stdout.splitlines())
+    assert set(first["job"]) == {"seconds", "host_bytes", "gpu_bytes", "num_steps", "step_seconds"}
+    assert first["plan"] == last["plan"] == 2
+    low, high = first["planned"]["peak_bytes"]
+    assert 0 < low < high < first["planned"]["memory_bytes"]
+
+
 def test_a_job_that_did_no_step_leaves_the_plan_as_it_was(brim_cli, project, tmp_path):
     before = (tmp_path / "brim.toml").read_text()
     run = brim_cli("watch", "--json", "--", sys.executable, "-c", "print('hello')")
