@@ -1,4 +1,4 @@
-"""Bytes, seconds and rates as people write them."""
+"""Bytes, seconds, rates and counts as people write them."""
 
 from __future__ import annotations
 
@@ -100,6 +100,15 @@ def format_rate(per_second: float) -> str:
         return f"{per_second:.1f}"
     digits = 2 if per_second >= 1 or per_second <= 0 else 2 - math.floor(math.log10(per_second))
     return f"{per_second:.{digits}f}"
+
+
+def format_count(number: int, name: str) -> str:
+    """Write how many there are of something.
+
+    >>> format_count(1, "rank"), format_count(1200, "rank")
+    ('1 rank', '1,200 ranks')
+    """
+    return f"{number:,} {name}" if number == 1 else f"{number:,} {name}s"
 
 
 def _with_unit(num_bytes: int | float, units: tuple[tuple[str, int], ...]) -> str:
