@@ -121,7 +121,7 @@ class Finding:
 
     Attributes:
         microbatch: The largest microbatch that was run and fitted, or None where nothing fits.
-        stopped_by: What ended the search: `memory`, `cap`, `tries` or `time`; `rate` for the goal `fastest`.
+        stopped_by: What ended it: `memory`, `cap`, `tries` or `time`; `rate` for the goal `fastest` below the cap.
         confirmed: Whether the answer ran once more in a fresh process.
         predicted: `largest` and `peak_bytes` as traced before the first probe, or None.
         throughput: The rates that were measured and the line through them, or None where fewer than two sizes fitted.
@@ -159,6 +159,16 @@ class Finding:
     def samples_per_second(self) -> float | None:
         """The rate of the answer's last probe."""
         return self.best_probe.samples_per_second if self.best_probe else None
+
+    @property
+    def rate(self) -> float | None:
+        """Samples per second of the answer over all that was timed of it: in races where there were some.
+
+        It is what people are shown, so that a table and the curve under it agree.
+        """
+        rates = self.throughput["rates"] if self.throughput else ()
+        measured = (each["samples_per_second"] for each in rates if each["microbatch"] == self.microbatch)
+        return next(measured, self.samples_per_second)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the finding as plain data."""

@@ -1,4 +1,4 @@
-"""Bytes and seconds as people write them."""
+"""Bytes, seconds, rates and counts as people write them."""
 
 from __future__ import annotations
 
@@ -86,6 +86,29 @@ def format_seconds(seconds: float) -> str:
         return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s"
+
+
+def format_rate(per_second: float) -> str:
+    """Write how many a second, with at least three digits and never as a power of ten.
+
+    >>> format_rate(0.0412), format_rate(41.23), format_rate(23_030.4)
+    ('0.0412', '41.2', '23,030')
+    """
+    if per_second >= 1000:
+        return f"{per_second:,.0f}"
+    if per_second >= 10:
+        return f"{per_second:.1f}"
+    digits = 2 if per_second >= 1 or per_second <= 0 else 2 - math.floor(math.log10(per_second))
+    return f"{per_second:.{digits}f}"
+
+
+def format_count(number: int, name: str) -> str:
+    """Write how many there are of something.
+
+    >>> format_count(1, "rank"), format_count(1200, "rank")
+    ('1 rank', '1,200 ranks')
+    """
+    return f"{number:,} {name}" if number == 1 else f"{number:,} {name}s"
 
 
 def _with_unit(num_bytes: int | float, units: tuple[tuple[str, int], ...]) -> str:

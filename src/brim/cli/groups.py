@@ -5,7 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import typer
 from typer.core import TyperCommand, TyperGroup
+
+# As many letters of another command's help are listed.
+_SHORT_HELP = 80
 
 
 class DefaultsToFirst(TyperGroup):
@@ -26,7 +30,29 @@ class DefaultsToFirst(TyperGroup):
             ctx.fail(f"No such command {word!r}. Did you mean {meant!r}?")
 
 
-class PanelledHelp(TyperCommand):
+class _Unnamed(typer.Context):
+    """The context of a command that is called by its group's name alone."""
+
+    @property
+    def command_path(self) -> str:
+        """What to type, without the command's own name, which nobody needs to know."""
+        return self.parent.command_path if self.parent is not None else super().command_path
+
+
+class StandsForGroup(TyperCommand):
+    """The first command of a group: its help is that of the group, and so lists the other commands."""
+
+    context_class = _Unnamed
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the other commands of the group below everything else."""
+        super().format_epilog(ctx, formatter)
+        others = [command for command in ctx.parent.command.commands.values() if command is not self]
+        with formatter.section("Commands"):
+            formatter.write_dl([(other.name, other.get_short_help_str(limit=_SHORT_HELP)) for other in others])
+
+
+class PanelledHelp(StandsForGroup):
     """A command whose help lists its options under the panels that they name.
 
     Rich would draw these, but importing all that typer draws with takes longer than everything else of `--help`.

@@ -22,12 +22,14 @@ def history_command(
     debug: Annotated[bool, typer.Option("--debug", help="Show brim's own traceback on errors.")] = False,
 ) -> int:
     """List the plans that were kept, and how they ran."""
-    from brim.cli.output import print_json, print_renderable
+    from brim.cli.output import print_json, print_line, print_renderable
     from brim.reporting.kept_plans import kept_plans_table
 
     path, book = _kept()
     if json:
         print_json(book.to_dict(str(path)))
+    elif not book.plans:
+        print_line(f"No plan is kept in {path} yet. Keep one: brim plan --effective 256 … --save")
     else:
         print_renderable(kept_plans_table(book, path))
     return 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from brim.cli.find import NOTHING_FITS
-from brim.cli.groups import DefaultsToFirst
+from brim.cli.groups import DefaultsToFirst, StandsForGroup
 from brim.errors import BrimError, DeviceError, InputError, SweepStoppedError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _HELP = "Run paired and product grids, resumable, here or on Ray."
 app = typer.Typer(cls=DefaultsToFirst, no_args_is_help=True, help=_HELP)
 
 
-@app.command("run")
+@app.command("run", cls=StandsForGroup)
 def command(
     file: Annotated[Path, typer.Argument(help="The sweep file, in YAML.", metavar="FILE")],
     out: Annotated[

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from brim.project import KeptPlan, PlanBook
     from brim.watching.checklist import Check
-    from brim.watching.following import Show
+    from brim.watching.following import JobSample, Show
     from brim.watching.job import Observed
     from brim.watching.samples import DeviceSample
 
@@ -76,7 +76,7 @@ def _watch_devices(plan: KeptPlan | None, *, interval_seconds: float | None, cou
         wait = stack.enter_context(pressed_keys())
         left = count
         while left is None or left > 0:
-            display.show([device for sampler in samplers for device in sampler.sample()], "")
+            display.show([device for sampler in samplers for device in sampler.sample()], None)
             left = None if left is None else left - 1
             if left != 0 and wait(interval_seconds or display.interval_seconds) == "q":
                 break
@@ -123,21 +123,23 @@ def _display(plan: KeptPlan | None, *, note: str, as_json: bool, with_job: bool)
 
     console = Console(stderr=with_job)
     if as_json:
-        yield _Display(show=lambda devices, job: _print_json_line(devices=[each.to_dict() for each in devices]))
+        yield _Display(show=lambda devices, job: _print_sample(devices, job, plan))
         return
     if not console.is_terminal:
         if note:
             say(note)
         yield _Display(
-            show=lambda devices, job: console.print(log_line(devices, job), soft_wrap=True, highlight=False),
+            show=lambda devices, job: console.print(
+                log_line(devices, job.describe() if job else ""), soft_wrap=True, highlight=False
+            ),
             interval_seconds=_LOG_INTERVAL_SECONDS,
         )
         return
-    view = WatchView(plan=plan, note="" if with_job else f"q leaves  {note}", shows_processes=not with_job)
+    view = WatchView(plan=plan, note="" if with_job else f"q leaves  {note}")
     with Live(view, console=console, screen=not with_job, auto_refresh=False, transient=with_job) as live:
 
-        def show(devices: Sequence[DeviceSample], job: str) -> None:
-            view.update(devices, job=job)
+        def show(devices: Sequence[DeviceSample], job: JobSample | None) -> None:
+            view.update(devices, job=job.describe() if job else "")
             live.refresh()
 
         yield _Display(show=show, console=live.console)
@@ -218,6 +220,17 @@ def _book() -> tuple[Path | None, PlanBook]:
 
     path = find_file()
     return path, PlanBook() if path is None else read_book(path)
+
+
+def _print_sample(devices: Sequence[DeviceSample], job: JobSample | None, plan: KeptPlan | None) -> None:
+    """Print a sample as JSON: the devices, and of a job what it holds and does and what its plan should fill."""
+    document: dict[str, Any] = {"devices": [each.to_dict() for each in devices]}
+    if job is not None:
+        document["job"] = job.to_dict()
+    if plan is not None:
+        kept = plan.to_dict()
+        document |= {"plan": plan.number, "planned": {key: kept[key] for key in ("memory_bytes", "peak_bytes")}}
+    _print_json_line(**document)
 
 
 def _print_json_line(**document: Any) -> None:

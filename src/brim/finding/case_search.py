@@ -73,7 +73,7 @@ class CaseSearch:
                 ask.microbatch,
                 fits=probe.verdict is Verdict.FITS,
                 peak_bytes=probe.peak_bytes,
-                step_seconds=min(probe.timings, default=probe.step_seconds),
+                step_seconds=probe.step_seconds,
                 laps=probe.laps,
             )
             ask = search.ask(elapsed_seconds=self._elapsed())

@@ -16,7 +16,7 @@ from brim.planning.learning_rate import ScaledRate, scale_learning_rate
 from brim.planning.measurement import Extrapolation
 from brim.planning.profiles import share_of
 from brim.planning.sizing import Sizing, a_larger_gpu, rungs_that_fit, what_it_takes
-from brim.planning.throughput import StepTime, fit_step_time
+from brim.planning.step_time import StepTime, fit_step_time
 from brim.planning.thumb import USABLE, Thumb
 from brim.units import format_gigabytes
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from brim.errors import InputError
+from brim.units import format_count
 
 SCHEMA = "brim.plan/1"
 # Microbatches that a plan lists one by one.
@@ -46,10 +47,16 @@ class BatchPlan:
             )
         if self.effective // self.ranks < self.accumulation:
             raise InputError(
-                f"Effective batch {self.effective:,} over {self.ranks:,} ranks in {self.accumulation:,} microbatches "
-                f"leaves a microbatch without a sample. Use {self.ranks * self.accumulation:,} or more, "
-                "or fewer microbatches."
+                f"Effective batch {self.effective:,} over {format_count(self.ranks, 'rank')} in "
+                f"{self.accumulation:,} microbatches leaves a microbatch without a sample. "
+                f"Use {self.ranks * self.accumulation:,} or more, or fewer microbatches."
             )
+
+    def __repr__(self) -> str:
+        """Write what a loop needs first; the microbatch follows from the rest."""
+        sizes = f"microbatch={self.microbatch}, accumulation={self.accumulation}, ranks={self.ranks}"
+        notes = f", notes={self.notes!r}" if self.notes else ""
+        return f"{type(self).__name__}({sizes}, effective={self.effective}{notes})"
 
     @property
     def microbatch(self) -> int:
@@ -154,7 +161,7 @@ def check_shares(effective: int, *, ranks: int) -> None:
     if effective < ranks:
         raise InputError(
             f"Effective batch {effective:,} is below {ranks:,} ranks: each needs at least one sample. "
-            f"Use an effective batch of {ranks:,} or more, or at most {effective:,} ranks."
+            f"Use an effective batch of {ranks:,} or more, or at most {format_count(effective, 'rank')}."
         )
 
 

@@ -10,78 +10,16 @@ from typing import Any
 
 from brim.errors import InputError
 from brim.findings import Probe, Verdict
+from brim.planning.step_time import KNEE_SHARE, StepTime, fit_step_time
+from brim.units import format_rate
 
 # A larger microbatch that is slower by less than this, as a share, may be so by chance.
 SLOWER = 0.05
 # Where half of the steps of a size lie further apart than this, as a share of their median, its rate is hardly known.
 WIDE_SPREAD = 0.25
-# The knee: the share of the peak rate from which on more samples pay little. A choice.
-KNEE_SHARE = 0.9
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepTime:
-    """A line through measured step times.
-
-    Attributes:
-        fixed_seconds: What a step takes whatever its size, α.
-        sample_seconds: What every sample adds, β.
-    """
-
-    fixed_seconds: float
-    sample_seconds: float
-
-    @property
-    def peak_rate(self) -> float:
-        """Samples per second that no microbatch reaches."""
-        return 1 / self.sample_seconds
-
-    @property
-    def half_rate_microbatch(self) -> float:
-        """The microbatch that runs at half of the peak rate, n½ = α/β."""
-        return self.fixed_seconds / self.sample_seconds
-
-    def seconds(self, microbatch: int) -> float:
-        """Return the time of a step."""
-        return self.fixed_seconds + self.sample_seconds * microbatch
-
-    def rate(self, microbatch: int) -> float:
-        """Return samples per second."""
-        return microbatch / self.seconds(microbatch)
-
-    @property
-    def knee(self) -> int:
-        """The smallest microbatch from which on more samples pay little, 9·n½."""
-        return self.microbatch_for(KNEE_SHARE)
-
-    def microbatch_for(self, share: float) -> int:
-        """Return the smallest microbatch that runs at a share of the peak rate; 90% is at 9·n½.
-
-        >>> StepTime(fixed_seconds=0.04, sample_seconds=0.005).microbatch_for(0.9)
-        72
-        """
-        if not 0 < share < 1:
-            raise InputError(f"share is {share!r}. Use a number between 0 and 1, e.g. 0.9.")
-        return max(1, math.ceil(round(self.half_rate_microbatch * share / (1 - share), 9)))
-
-
-def fit_step_time(seconds: Mapping[int, float]) -> StepTime:
-    """Fit the line to step times by microbatch, by least squares of their relative errors: long steps err by more.
-
-    >>> round(fit_step_time({8: 0.08, 32: 0.2}).half_rate_microbatch, 6)
-    8.0
-    """
-    if len(seconds) < 2:
-        raise InputError(f"{len(seconds)} timings make no line. Time at least two microbatches.")
-    weights = {size: time**-2 for size, time in seconds.items()}
-    whole = sum(weights.values())
-    mean_size = sum(weight * size for size, weight in weights.items()) / whole
-    mean_seconds = sum(weights[size] * time for size, time in seconds.items()) / whole
-    spread = sum(weight * (size - mean_size) ** 2 for size, weight in weights.items())
-    slope = sum(weights[size] * (size - mean_size) * (time - mean_seconds) for size, time in seconds.items()) / spread
-    if slope <= 0:
-        raise InputError("Larger microbatches take no longer in these timings. Time sizes that are further apart.")
-    return StepTime(fixed_seconds=max(0.0, mean_seconds - slope * mean_size), sample_seconds=slope)
+# Where the line misses a measured rate by more than this, as a share of it, the step times are no line. Equal races
+# differ by 1 to 2%, processes of the same size by several percent: three times that is not chance.
+MOST_MISSED = 0.15
 
 
 def rates_of_races(races: Sequence[Mapping[int, Sequence[float]]]) -> dict[int, float]:
@@ -123,15 +61,14 @@ class Rate:
     """The rate of one microbatch over all that was timed of it.
 
     Attributes:
-        samples_per_second: The rate in the races, or, where there were none, that of the quickest step, the one that
-            nothing else on the machine disturbed.
-        spread: Half of the range between the quartiles of the times, as a share of their median.
+        samples_per_second: The rate in the races, or, where there were none, that of the median step.
+        spread: Half of the range between the quartiles of the times, as a share of their median; None of one time.
         num_timings: How many turns of a race, or else steps, were timed.
     """
 
     microbatch: int
     samples_per_second: float
-    spread: float
+    spread: float | None
     num_timings: int
 
 
@@ -160,28 +97,57 @@ class Throughput:
         return self.rates[-1].samples_per_second < (1 - SLOWER) * self.best.samples_per_second
 
     @property
+    def line_misses_by(self) -> float | None:
+        """The most by which the line misses a measured rate, as a share of it; None where there is no line."""
+        if self.line is None:
+            return None
+        return max(abs(self.line.rate(each.microbatch) / each.samples_per_second - 1) for each in self.rates)
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether the line is near enough to the rates to say something of them."""
+        return self.line_misses_by is not None and self.line_misses_by <= MOST_MISSED
+
+    @property
+    def knee(self) -> int | None:
+        """The line's knee; None where the times make no line, or where no size so large was timed."""
+        if self.line is None or not self.is_linear or self.line.knee > self.rates[-1].microbatch:
+            return None
+        return self.line.knee
+
+    @property
     def timed_by(self) -> str:
         """What a rate is of."""
-        return "median turn" if self.is_raced else "quickest step"
+        return "median turn" if self.is_raced else "median step"
 
     def describe(self) -> str:
         """Return what was learnt, in one line."""
-        best, parts = self.best, []
-        if self.line is not None:
-            fixed, sample = 1000 * self.line.fixed_seconds, 1000 * self.line.sample_seconds
-            parts.append(f"a step takes {fixed:.3g} ms + {sample:.3g} ms × microbatch")
-            knee = f"{KNEE_SHARE:.0%} of its peak rate from {self.line.knee:,} on"
-            parts.append(knee if self.line.fixed_seconds else "every size runs at its peak rate, so it has no knee")
+        best = self.best
+        parts = [*self._describe_line(), f"best rate {format_rate(best.samples_per_second)}/s at {best.microbatch:,}"]
         # Half of the steps lie within the spread: a wide one says that something else ran as well.
-        steps = f"{self.timed_by} of {best.num_timings}, ±{best.spread:.0%}"
-        parts.append(f"best rate {best.samples_per_second:.4g}/s at {best.microbatch:,} ({steps})")
+        spread = "nothing to compare it with" if best.spread is None else f"±{best.spread:.0%}"
+        parts[-1] += f" ({self.timed_by} of {best.num_timings}, {spread})"
         if self.is_slower_above:
             last = self.rates[-1]
             share = 1 - last.samples_per_second / best.samples_per_second
             parts.append(f"larger is slower here: {last.microbatch:,} by {share:.0%}")
-        if best.spread > WIDE_SPREAD:
+        if (best.spread or 0.0) > WIDE_SPREAD:
             parts.append("the steps differ so much that this says little: ask again while nothing else runs")
         return "; ".join(parts)
+
+    def _describe_line(self) -> list[str]:
+        """Return what the line says, as far as it can be trusted."""
+        if self.line is None:
+            return []
+        if not self.is_linear:
+            return [f"the step times are no line: the nearest misses a rate by {self.line_misses_by:.0%}"]
+        fixed, sample = 1000 * self.line.fixed_seconds, 1000 * self.line.sample_seconds
+        formula = f"a step takes {fixed:.3g} ms + {sample:.3g} ms × microbatch"
+        if not self.line.fixed_seconds:
+            return [formula, "every size runs at its peak rate, so it has no knee"]
+        if self.knee is None:
+            return [formula, f"its knee lies beyond {self.rates[-1].microbatch:,}, the largest size that was timed"]
+        return [formula, f"{KNEE_SHARE:.0%} of its peak rate from {self.knee:,} on"]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the curve as plain data; `knee` is the microbatch of 90% of the peak rate."""
@@ -198,7 +164,8 @@ class Throughput:
             ],
             "fixed_seconds": line.fixed_seconds if line else None,
             "sample_seconds": line.sample_seconds if line else None,
-            "knee": line.knee if line else None,
+            "line_misses_by": self.line_misses_by,
+            "knee": self.knee,
             "best": self.best.microbatch,
             "larger_is_slower": self.is_slower_above,
             "raced": self.is_raced,
@@ -255,7 +222,7 @@ def _timed(probes: Sequence[Probe]) -> tuple[Rate, ...]:
     return tuple(
         Rate(
             microbatch=size,
-            samples_per_second=size / min(times[size]),
+            samples_per_second=size / statistics.median(times[size]),
             spread=_spread(times[size]),
             num_timings=len(times[size]),
         )
@@ -263,8 +230,8 @@ def _timed(probes: Sequence[Probe]) -> tuple[Rate, ...]:
     )
 
 
-def _spread(times: list[float]) -> float:
+def _spread(times: list[float]) -> float | None:
     if len(times) < 2:
-        return 0.0
+        return None  # one time says nothing of how others would differ
     lower, median, upper = statistics.quantiles(times, n=4)
     return (upper - lower) / 2 / median

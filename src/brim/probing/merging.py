@@ -62,9 +62,11 @@ def merge_outcomes(
         who = f"of {called} {', '.join(map(str, silent))} " if silent else ""
         return {"verdict": Verdict.UNCLEAR.value, "phase": "step", "detail": f"{who}{died or 'ended without a result'}"}
     fullest = max(outcomes, key=lambda outcome: int(outcome["peak_bytes"]))
+    slowest = max(outcomes, key=lambda outcome: float(outcome["step_seconds"]))
     return {
         **fullest,
-        "step_seconds": max(outcome["step_seconds"] for outcome in outcomes),
+        "step_seconds": slowest["step_seconds"],
+        "timings": slowest.get("timings", ()),
         "laps": slowest_laps([outcome.get("laps", {}) for outcome in outcomes]),
         "samples": min(outcome["samples"] for outcome in outcomes),
     }
@@ -88,10 +90,11 @@ def merge_nodes(outcomes: Sequence[Outcome], *, order: Sequence[int]) -> Outcome
         return outcomes[min(alike, key=lambda node: order[node])]
     probes = [outcome.probe for outcome in outcomes]
     fullest = max(probes, key=lambda probe: probe.peak_bytes or 0)
-    slowest = max(probe.step_seconds or 0.0 for probe in probes)
+    slowest = max(probes, key=lambda probe: probe.step_seconds or 0.0)
     fewest = min(probe.samples for probe in probes)
     laps = slowest_laps([probe.laps for probe in probes])
-    return replace(outcomes[0], probe=replace(fullest, step_seconds=slowest, samples=fewest, laps=laps))
+    timed = replace(fullest, step_seconds=slowest.step_seconds, timings=slowest.timings, laps=laps)
+    return replace(outcomes[0], probe=replace(timed, samples=fewest))
 
 
 def slowest_laps(laps: Sequence[Mapping[_Size, Sequence[float]]]) -> dict[_Size, tuple[float, ...]]:

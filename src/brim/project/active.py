@@ -8,6 +8,7 @@ from pathlib import Path
 from brim.errors import InputError
 from brim.planning.batch_plan import BatchPlan
 from brim.project.plan_file import FILE_NAME, find_file, read_book
+from brim.units import format_count
 
 
 def active_plan(path: str | Path | None = None) -> BatchPlan:
@@ -30,8 +31,8 @@ def active_plan(path: str | Path | None = None) -> BatchPlan:
     num_ranks = os.environ.get("WORLD_SIZE", "")
     if num_ranks.isdecimal() and int(num_ranks) != active.plan.ranks:
         raise InputError(
-            f"Plan {active.number} of {found} is for {active.plan.ranks:,} ranks, and this job has {int(num_ranks):,}: "
-            f"its effective batch would not be {active.plan.effective:,}. "
+            f"Plan {active.number} of {found} is for {format_count(active.plan.ranks, 'rank')}, and this job has "
+            f"{int(num_ranks):,}: its effective batch would not be {active.plan.effective:,}. "
             f"Plan again: brim plan --effective {active.plan.effective} --ranks {num_ranks} … --save"
         )
     return active.plan

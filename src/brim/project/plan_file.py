@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -15,11 +16,11 @@ import tomlkit
 from tomlkit.exceptions import ParseError
 
 from brim.errors import DeviceError, InputError, PlanFileError
-from brim.planning.batch_plan import BatchPlan, check_count
+from brim.planning.batch_plan import BatchPlan, check_count, fewest_microbatches
 from brim.planning.expectation import Expectation
 from brim.planning.profiles import check_profile
 from brim.project.plan_book import FAILED, PASSED, KeptPlan, PlanBook
-from brim.units import format_bytes, parse_bytes, parse_seconds
+from brim.units import format_bytes, format_count, parse_bytes, parse_seconds
 
 FILE_NAME = "brim.toml"
 _HEADER = """\
@@ -196,10 +197,18 @@ class _Entry:
         if made.microbatch != values["microbatch"]:
             raise self._error(
                 "microbatch",
-                f"effective {made.effective:,} over {made.ranks:,} ranks in {made.accumulation:,} microbatches is "
-                f"microbatch {made.microbatch:,}, not {values['microbatch']:,}",
+                f"effective {made.effective:,} over {format_count(made.ranks, 'rank')} in {made.accumulation:,} "
+                f"microbatches is microbatch {made.microbatch:,}, not {values['microbatch']:,}"
+                + self._other_accumulation(made, values["microbatch"]),
             )
         return made
+
+    def _other_accumulation(self, made: BatchPlan, microbatch: int) -> str:
+        """Say which accumulation would go with the microbatch, for nobody knows which of the two is the mistake."""
+        wanted = fewest_microbatches(made.effective, largest=microbatch, ranks=made.ranks)
+        if replace(made, accumulation=wanted).microbatch != microbatch:
+            return ""
+        return f"; or accumulation, in line {_line_of(self._text, 'accumulation', self._index)}, should be {wanted:,}"
 
     def _expectation(self) -> Expectation | None:
         values = self._values

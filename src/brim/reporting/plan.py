@@ -13,7 +13,7 @@ from brim.planning.batch_plan import BatchPlan, describe
 from brim.planning.frameworks import FRAMEWORKS, paste
 from brim.planning.learning_rate import ScaledRate
 from brim.planning.profiles import SHARES
-from brim.planning.throughput import StepTime
+from brim.planning.step_time import StepTime
 from brim.reporting.ladder import ladder_report
 from brim.reporting.sizing import measured_report, model_report, thumb_report, traced_report
 from brim.reporting.sums import block, heading, sums

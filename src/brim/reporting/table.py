@@ -10,7 +10,7 @@ from rich.text import Text
 from brim.cases import Case
 from brim.findings import LARGEST, Finding, Findings, Verdict
 from brim.history import Remembered
-from brim.units import format_bytes, format_seconds
+from brim.units import format_bytes, format_rate, format_seconds
 
 _BAR_WIDTH = 20
 
@@ -78,13 +78,12 @@ def bar(used_bytes: int | None, limit_bytes: int) -> Text:
 
 def _row(finding: Finding, limit_bytes: int) -> list[str | Text]:
     num_ooms = sum(probe.verdict is Verdict.OOM for probe in finding.probes)
-    rate = finding.samples_per_second
     return [
         escape(str(finding.case)),
         Text("nothing fits", "red") if finding.microbatch is None else f"{finding.microbatch:,}",
         "" if finding.peak_bytes is None else format_bytes(finding.peak_bytes),
         bar(finding.peak_bytes, limit_bytes),
-        "" if rate is None else f"{rate:,.1f}" if rate < 1000 else f"{rate:,.0f}",
+        "" if finding.rate is None else format_rate(finding.rate),
         str(len(finding.probes)),
         str(num_ooms),
         format_seconds(finding.seconds),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from brim.errors import InputError
 from brim.findings import FASTEST, NUM_UNTIMED, Race
-from brim.planning.throughput import StepTime, fit_step_time
+from brim.planning.step_time import StepTime, fit_step_time
 from brim.searching.known import Known
 
 # The first size to time, in samples: small enough to fit nearly everywhere, large enough to tell steps from overhead.
@@ -30,7 +30,7 @@ NEAR = 1.15
 # How many sizes are tried; the answer's confirmation is the sixth probe.
 MAX_TRIES = 5
 # Steps of a size are timed for this long, in seconds, but no more and no fewer than so many: what else a machine does
-# comes and goes in tenths of a second, and the quickest of some short steps may have met it all the time.
+# comes and goes in tenths of a second, and a few short steps may have met it all the time.
 TIMED_SECONDS = 1.0
 FEWEST_STEPS = 9
 MOST_STEPS = 100
@@ -146,7 +146,7 @@ class Fastest:
 
 
 def steps_to_time(known: Known, microbatch: int) -> int:
-    """Return how many steps of a size to time, for the quickest of many would beat the quickest of a few.
+    """Return how many steps of a size to time, for a few short ones may all have met something else.
 
     >>> from brim.searching.bounds import Bounds
     >>> from brim.searching.known import Trial

@@ -77,10 +77,10 @@ class Search:
     @property
     def stopped_by(self) -> str:
         """What ended the search: `memory`, `cap`, `tries` or `time`; `rate` where it was not the size that counted."""
-        if self._choose and self._limited_by is None:
-            return "rate"
         if self.answer == self._bounds.largest:
             return "cap"
+        if self._choose and self._limited_by is None:
+            return "rate"
         if self._limited_by is not None:
             return self._limited_by
         # Doubling ends at the last power of two below the cap.

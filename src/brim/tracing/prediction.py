@@ -169,21 +169,21 @@ class Prediction:
         """Return the document `brim.prediction/1`."""
         shown = microbatch or max(1, self.largest)
         sizes = self.shown_sizes() if microbatch is None else [microbatch]
+        held = list(self.modules(shown).items())[:NUM_MODULES]
         return {
             "schema": SCHEMA,
             "workload": workload,
             "kind": self.kind,
             "case": dict(self.case),
             "gpu": {"name": self.gpu.name, "memory_bytes": self.gpu.memory_bytes},
+            "fill": self.fill,
             "largest": self.largest,
             "interval": list(self.interval),
             "stopped_by": self.stopped_by,
             "fits_above": self.fits_above,
             "selects_all": self.selects_all,
             "peaks": [{**self._point(size), **asdict(self.peak(size))} for size in sizes],
-            "modules": [
-                {"name": name, "bytes": size} for name, size in list(self.modules(shown).items())[:NUM_MODULES]
-            ],
+            "modules": [{"name": name, "bytes": size} for name, size in held],
             "curve": [
                 {**self._point(size), "device_bytes": self.peak(size).device_bytes}
                 # Off the line every size is a trace of its own.

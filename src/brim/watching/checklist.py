@@ -69,8 +69,8 @@ def why_not_judged(checks: Sequence[Check], seen: Observed) -> str | None:
         return "the job failed for a reason of its own"
     if RANKS in marks:
         return "the job ran on another number of ranks than it plans for"
-    if not seen.told.num_steps and all(marks[name] is Mark.NOT_SEEN for name in MEMORY):
-        return "neither a step nor memory that the plan speaks of was seen"
+    if not seen.told.num_steps:
+        return "no step of the job was seen, so nothing of it ran that could be told"
     return None
 
 
@@ -140,6 +140,8 @@ def _not_comparable(seen: Observed, plan: KeptPlan | None) -> str | None:
         return "no plan is active here: brim plan … --save keeps one"
     if plan.expected is None:
         return f"plan {plan.number} says no peak: plan with --measured, --model or --workload for one"
+    if not seen.told.num_steps:
+        return "no step was seen, and it is the memory of steps that was planned"
     if plan.expected.gpu is not None and seen.gpu_peak_bytes is None:
         return f"plan {plan.number} is for {plan.expected.gpu}, and no memory of a GPU was seen"
     if seen.gpu_peak_bytes is None and seen.host_peak_bytes is None:

@@ -149,16 +149,16 @@ class Job:
             return False
         return True
 
-    def observe(self, gpus: Sequence[DeviceSample]) -> int:
-        """Note what the job holds now of the host and of the GPUs, and return the former."""
+    def observe(self, gpus: Sequence[DeviceSample]) -> tuple[int, int]:
+        """Note what the job holds now of the host and the most that it holds of a GPU, and return both."""
         pids = self.pids
         held = [_memory_of(pid) for pid in pids]
         now_bytes = sum(rss for rss, _ in held)
         self._host_peak_bytes = max(self._host_peak_bytes, now_bytes, *(most for _, most in held), 0)
-        for gpu in gpus:
-            on_gpu = sum(each.used_bytes or 0 for each in gpu.processes if each.pid in pids)
-            self._gpu_peak_bytes = max(self._gpu_peak_bytes, on_gpu)
-        return now_bytes
+        on_gpus = [sum(each.used_bytes or 0 for each in gpu.processes if each.pid in pids) for gpu in gpus]
+        on_gpu_bytes = max(on_gpus, default=0)
+        self._gpu_peak_bytes = max(self._gpu_peak_bytes, on_gpu_bytes)
+        return now_bytes, on_gpu_bytes
 
     def ended(self) -> Observed:
         """Return what was seen, once the job has ended."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import PurePath
+from textwrap import shorten
 from typing import Any
 
 import psutil
@@ -12,15 +15,22 @@ from brim.devices.nvml import choose_visible
 
 # Processes that are named for each device.
 NUM_PROCESSES = 5
+# As many letters of a process's command are kept.
+_LONGEST_COMMAND = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSample:
-    """A process and what it holds of a device; None where the driver does not say."""
+    """A process and what it holds of a device; None where the driver does not say.
+
+    Attributes:
+        command: What it runs, in one line; empty where the kernel does not say.
+    """
 
     pid: int
     name: str
     used_bytes: int | None
+    command: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +124,13 @@ class GpuSampler:
         most_power = self._ask(nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
         running = self._ask(nvml.nvmlDeviceGetComputeRunningProcesses, handle) or []
         processes = [
-            ProcessSample(pid=each.pid, name=_process_name(each.pid), used_bytes=each.usedGpuMemory) for each in running
+            ProcessSample(
+                pid=each.pid,
+                name=_process_name(each.pid),
+                used_bytes=each.usedGpuMemory,
+                command=_process_command(each.pid),
+            )
+            for each in running
         ]
         return DeviceSample(
             name=name,
@@ -153,7 +169,9 @@ def _largest_processes() -> tuple[ProcessSample, ...]:
         held = process.info["memory_info"]
         if held is not None and held.rss:
             found.append(ProcessSample(pid=process.pid, name=process.info["name"] or "", used_bytes=held.rss))
-    return tuple(sorted(found, key=lambda each: -(each.used_bytes or 0))[:NUM_PROCESSES])
+    largest = sorted(found, key=lambda each: -(each.used_bytes or 0))[:NUM_PROCESSES]
+    # Asked for those alone that are shown: it is a file of the kernel's more for each.
+    return tuple(replace(each, command=_process_command(each.pid)) for each in largest)
 
 
 def _process_name(pid: int) -> str:
@@ -161,6 +179,24 @@ def _process_name(pid: int) -> str:
         return psutil.Process(pid).name()
     except psutil.Error:
         return ""
+
+
+def _process_command(pid: int) -> str:
+    try:
+        return short_command(psutil.Process(pid).cmdline())
+    except psutil.Error:
+        return ""
+
+
+def short_command(words: Sequence[str]) -> str:
+    """Write a command so that its script is seen early: without the folders of the program and of the script.
+
+    >>> short_command(["/usr/bin/python3", "/home/me/project/train.py", "--lr", "1e-3"])
+    'python3 train.py --lr 1e-3'
+    """
+    named = [PurePath(word).name if index == 0 or word.endswith(".py") else word for index, word in enumerate(words)]
+    # A script in an argument has several lines, and some write their status with blanks behind it.
+    return shorten(" ".join(named), _LONGEST_COMMAND, placeholder=" …")
 
 
 def _text(value: str | bytes) -> str:

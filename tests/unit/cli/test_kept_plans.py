@@ -30,6 +30,13 @@ def test_plans_are_kept_listed_and_gone_back_to(brim_cli, project):
     assert "▸ 1" in brim_cli("plan", "history").stdout
 
 
+def test_a_file_without_plans_is_said_to_have_none(brim_cli, project):
+    project.write_text("")
+    run = brim_cli("plan", "history")
+    assert run.returncode == 0
+    assert run.stdout.startswith(f"No plan is kept in {project} yet.")
+
+
 def test_a_plan_of_a_device_keeps_what_its_job_should_use(brim_cli, project):
     brim_cli("plan", "--effective", "64", "--model", "7b", "--method", "lora", "--gpu", "a100-80gb", "--save")
     (plan,) = json.loads(brim_cli("plan", "history", "--json").stdout)["plans"]

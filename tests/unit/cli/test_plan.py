@@ -228,6 +228,11 @@ def test_help_has_its_options_in_panels_and_every_command_in_one_whole_line(brim
         < options.index("--effective <int>")
         < options.index("What fits, if you know it:")
     )
+    for group, others in (("plan", ("history", "rollback")), ("sweep", ("results",))):
+        told = brim_cli(group, "--help").stdout
+        assert told.splitlines()[0].partition(f" {group} ")[2].startswith("[OPTIONS]"), "no name that nobody types"
+        listed = told.partition("\nCommands:\n")[2].splitlines()
+        assert tuple(line.split()[0] for line in listed) == others
     commands = brim_cli("--help").stdout.partition("Commands:")[2]
     assert all(line.endswith(".") and not line.endswith("..") for line in commands.strip().splitlines())
 

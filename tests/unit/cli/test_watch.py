@@ -71,11 +71,30 @@ def test_a_job_that_fills_too_little_fails_and_the_way_back_is_offered(brim_cli,
 
 def test_a_plan_that_is_kept_while_the_job_runs_stays_active(brim_cli, project):
     save = [sys.executable, "-m", "brim", "plan", "--effective", "4", "--largest", "4", "--save"]
-    run = brim_cli("watch", "--json", "--", *save)
+    job = f"import subprocess\nsubprocess.run({save!r}, check=True)\n{HOLDS}"
+    run = brim_cli("watch", "--json", "--", sys.executable, "-c", job)
     assert "Kept as plan 3" in run.stderr
     listed = json.loads(brim_cli("plan", "history", "--json").stdout)
     assert listed["active"] == 3
     assert listed["plans"][1]["verdict"] is not None
+
+
+def test_samples_of_a_job_as_json_carry_what_it_holds_and_does_and_what_was_planned(brim_cli, project):
+    run = brim_cli("watch", "--json", "--", sys.executable, "train.py")
+    first, *_, last = map(json.loads, run.stdout.splitlines())
+    assert set(first["job"]) == {"seconds", "host_bytes", "gpu_bytes", "num_steps", "step_seconds"}
+    assert first["plan"] == last["plan"] == 2
+    low, high = first["planned"]["peak_bytes"]
+    assert 0 < low < high < first["planned"]["memory_bytes"]
+
+
+def test_a_job_that_did_no_step_leaves_the_plan_as_it_was(brim_cli, project, tmp_path):
+    before = (tmp_path / "brim.toml").read_text()
+    run = brim_cli("watch", "--json", "--", sys.executable, "-c", "print('hello')")
+    assert run.returncode == 0, run.stdout
+    assert "Plan 2 is not judged: no step of the job was seen" in run.stderr
+    assert json.loads(run.stdout.splitlines()[-1])["not_judged"].startswith("no step")
+    assert (tmp_path / "brim.toml").read_text() == before
 
 
 def test_a_job_with_a_mistake_of_its_own_fails_and_the_plan_is_not_judged(brim_cli, project):

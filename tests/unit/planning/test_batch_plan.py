@@ -153,3 +153,10 @@ def test_256_over_5_ranks_is_planned_exactly():
     planned = brim.plan(256, largest=20, ranks=5)
     assert [planned.microbatches_of(rank) for rank in (0, 1)] == [(18, 17, 17), (17, 17, 17)]
     assert "Ranks differ: 1 with 52 samples, 4 with 51. 255 or 260 would divide over 5." in planned.notes
+
+
+def test_a_plan_shows_its_microbatch():
+    assert repr(BatchPlan(effective=60, accumulation=3, ranks=5)) == (
+        "BatchPlan(microbatch=4, accumulation=3, ranks=5, effective=60)"
+    )
+    assert "notes=('mind',)" in repr(BatchPlan(effective=8, notes=("mind",)))

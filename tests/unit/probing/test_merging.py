@@ -27,11 +27,12 @@ def test_the_real_cause_decides_and_of_several_the_first(verdicts, order, decide
 
 def test_what_fits_on_all_nodes_is_as_full_as_the_fullest_and_as_slow_as_the_slowest():
     outcomes = [
-        outcome("fits", peak_bytes=7, step_seconds=0.5, samples=8),
+        outcome("fits", peak_bytes=7, step_seconds=0.5, samples=8, timings=(0.4, 0.5, 0.6)),
         outcome("fits", peak_bytes=9, step_seconds=0.2, samples=6),
     ]
     probe = merge_nodes(outcomes, order=[0, 0]).probe
     assert (probe.peak_bytes, probe.step_seconds, probe.samples) == (9, 0.5, 6)
+    assert probe.timings == (0.4, 0.5, 0.6)
 
 
 def test_an_outcome_travels_as_plain_data():

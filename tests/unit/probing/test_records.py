@@ -33,8 +33,10 @@ def verdict(*records, **ended):
 
 
 def test_the_highest_peak_and_the_slowest_step_stand_for_all_ranks():
-    probe = verdict(record(0, peak_bytes=500, step_seconds=0.3), record(1, rows_in_all=8, steps=2), exit_code=0).probe
+    slow = record(0, peak_bytes=500, step_seconds=0.3, timings=[0.2, 0.3, 0.4])
+    probe = verdict(slow, record(1, rows_in_all=8, steps=2, timings=[0.1, 0.1]), exit_code=0).probe
     assert (probe.verdict, probe.peak_bytes, probe.step_seconds) == ("fits", 1000, 0.3)
+    assert probe.timings == (0.2, 0.3, 0.4)
     assert (probe.steps, probe.samples) == (2, 8)
 
 

@@ -74,6 +74,14 @@ def test_the_largest_batch_of_a_script_is_found_under_a_real_limit():
     assert "DefaultCPUAllocator" in largest.detail
 
 
+def test_the_steps_of_a_script_are_timed_apart_and_all_of_them_make_its_rate():
+    words = [SCRIPTS / "plain.py", "--batch_size={batch}"]
+    finding = find(*words, goal="fastest", steps=4, start=8, cap=16)[0]
+    assert all(len(probe.timings) == 3 for probe in finding.probes), "the first step warms up"
+    assert all(rate["timings"] >= 3 and rate["spread"] is not None for rate in finding.throughput["rates"])
+    assert "median step of" in finding.note
+
+
 def test_every_rank_of_a_torchrun_job_counts_and_nothing_is_left():
     prober = make_prober("plain.py", "--batch_size={batch}", launcher=TORCHRUN)
     probe = prober.probe(Case(), 8, steps=2).probe

@@ -1,3 +1,4 @@
+import re
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -96,6 +97,7 @@ def test_without_a_plan_that_ran_well_it_says_which_there_are():
         ("microbatch = 12", "microbatch = 13", "in 22 microbatches is microbatch 12, not 13"),
         ("microbatch = 12", 'microbatch = "12"', "microbatch is '12', and should be a whole number"),
         ("microbatch = 12", "micorbatch = 12", "there is no key 'micorbatch'"),
+        ("microbatch = 12", "microbatch = 200", "over 1 rank in 22 microbatches is microbatch 12, not 200"),
         ("accumulation = 22", "accumulation = 0", "accumulation is 0"),
         ("accumulation = 22", "accumulation = ", "this is not TOML"),
         ("accumulation = 22", "accumulation = true", "accumulation is True"),
@@ -121,6 +123,15 @@ def test_nonsense_points_at_its_line(path, line, wrong, message):
     key = "effective" if "999" in wrong else "peak" if "least" in message else wrong.split(" ")[0]
     assert path.read_text().splitlines()[caught.value.line - 1].startswith(key)
     assert f"line {caught.value.line}: " in str(caught.value)
+
+
+def test_a_wrong_accumulation_is_named_with_its_line_and_what_it_should_be(path):
+    write_book(path, keep(PlanBook()))
+    path.write_text(path.read_text().replace("accumulation = 22", "accumulation = 21"))
+    with pytest.raises(PlanFileError, match=r"or accumulation, in line (\d+), should be 22") as caught:
+        read_book(path)
+    line = int(re.search(r"accumulation, in line (\d+)", str(caught.value))[1])
+    assert path.read_text().splitlines()[line - 1] == "accumulation = 21"
 
 
 def test_a_plan_that_lacks_something_points_at_the_plan(path):

@@ -42,11 +42,47 @@ def test_the_answer_is_the_first_thing_said_and_an_oom_is_on_the_chart():
     assert verdicts == ["fits", "fits", "oom", "fits", "fits"]
 
 
-def test_the_rate_has_its_line_and_its_knee():
-    (_, rates) = section(made.findings()).parts[0].charts
+def test_the_rate_has_its_line_and_its_knee_where_that_was_timed():
+    data = made.findings()
+    (_, rates) = section(data).parts[0].charts
     # 0.04 s + 0.005 s a sample: half of the rate at 8 samples, nine tenths at 72, which was not reached.
     assert "40 ms + 5 ms a sample" in rates.summary
+    assert "knee lies beyond 64" in rates.summary
+    data["findings"][0]["probes"].append({**data["findings"][0]["probes"][0], "microbatch": 128, "step_seconds": 0.68})
+    (_, rates) = section(data).parts[0].charts
     assert "from microbatch 72 on that line runs at 90%" in rates.summary
+
+
+def marks(chart, kind):
+    """Return the values of the layers of a chart that are drawn as a kind of mark."""
+    layers = [layer for layer in chart.wide["layer"] if layer["mark"]["type"] == kind]
+    return [value for layer in layers for value in layer["data"]["values"]]
+
+
+def test_the_rates_show_their_spread_the_answer_and_what_is_near_the_best():
+    data = made.findings()
+    for probe in data["findings"][0]["probes"]:
+        if probe["microbatch"] == 64:
+            probe["timings"] = [0.32, 0.36, 0.40]
+    (_, rates) = section(data).parts[0].charts
+    assert {"x": 64, "label": "answer 64", "is_left": True, "is_answer": True} in marks(rates, "rule")
+    (spread,) = [value for value in marks(rates, "rule") if "high" in value]
+    assert spread["x"] == 64
+    assert spread["low"] < 64 / 0.36 < spread["high"]
+    (band,) = marks(rates, "rect")
+    assert band["low"] == pytest.approx(0.95 * band["high"])
+    assert band["label"] == "within 5% of the best"
+    assert dict(zip(rates.table.columns, rates.table.rows[0], strict=True))["spread"] == "spread not known"
+
+
+def test_step_times_that_are_no_line_get_no_curve():
+    data = made.findings()
+    probe = data["findings"][0]["probes"][0]
+    times = {1: 0.01, 8: 0.012, 32: 0.3, 64: 0.31}
+    data["findings"][0]["probes"] = [{**probe, "microbatch": size, "step_seconds": times[size]} for size in times]
+    (_, rates) = section(data).parts[0].charts
+    assert "The step times are no line" in rates.summary
+    assert not marks(rates, "line")
 
 
 def test_step_times_of_near_sizes_make_no_curve():
@@ -69,7 +105,13 @@ def test_a_device_on_which_larger_is_slower_is_said_to_be_one():
     assert rates.summary == "The step times do not grow with the size."
     finding["probes"][1]["step_seconds"] = 0.5
     (_, rates) = section(data).parts[0].charts
-    assert "A step takes" in rates.summary
+    assert "larger is slower here" in rates.summary
+
+
+def test_the_advice_of_a_plan_is_given_without_its_key():
+    data = made.plan()
+    data["advice"] = [{"topic": "gradients", "text": "Accumulation holds the gradients."}]
+    assert "Accumulation holds the gradients." in section(data).notes
 
 
 def test_a_plan_shows_its_arithmetic_and_what_to_paste():
@@ -90,7 +132,11 @@ def test_a_size_that_is_only_fragmented_is_not_said_to_fit():
     data["curve"][2]["fits"] = False  # though its tensors stay below the line
     shown = section(data)
     assert "drawn without the memory that lies idle" in shown.charts[0].summary
-    assert [row[-1] for row in shown.parts[0].tables[0].rows] == ["fits", "fits", "does not fit", "does not fit"]
+    rows = shown.parts[0].tables[0].rows
+    assert [row[-1] for row in rows] == ["fits", "fits", "does not fit: fragmented", "does not fit"]
+    assert [row[2] == "–" for row in rows] == [False, False, True, True], "what would be reserved is not known"
+    data["fill"] = 0.9
+    assert section(data).parts[0].tables[0].rows[2][-1] == "does not fit", "it is above what may be used"
 
 
 def test_an_older_prediction_without_a_timeline_is_shown_as_well():

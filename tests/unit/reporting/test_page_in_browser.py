@@ -75,6 +75,32 @@ def test_the_page_fits_its_screen_and_follows_the_system(report, name, width, sc
             assert ("narrow" if name == "phone" else "wide") in shown.nth(number).get_attribute("class")
 
 
+WORDS_IN_PIECES = """
+[...document.querySelectorAll("th, td")].filter((cell) => cell.checkVisibility()).flatMap((cell) => {
+  const range = document.createRange();
+  return [...cell.childNodes].flatMap((node) => [...node.textContent.matchAll(/\\S+/g)].filter((word) => {
+    range.setStart(node, word.index);
+    range.setEnd(node, word.index + word[0].length);
+    return word[0].length <= 20 && new Set([...range.getClientRects()].map((box) => Math.round(box.top))).size > 1;
+  }).map((word) => word[0]));
+})
+"""
+
+
+def test_on_a_phone_words_of_tables_stay_whole_and_wide_tables_say_that_they_scroll(tmp_path):
+    page_file = tmp_path / "report.html"
+    path = "a/path/that/is/much/longer/than/a/phone/is/wide"
+    texts = [made.findings(), made.plan(), made.prediction(), made.sweep(path)]
+    page_file.write_text(render_page([Document(source="x", schema=each["schema"], data=each) for each in texts]))
+    with opened(page_file, width=375) as page:
+        assert page.evaluate(WORDS_IN_PIECES) == []
+        answers = page.locator(".table:visible").first
+        hint = "table => getComputedStyle(table, '::before').content"
+        assert "sideways" in answers.evaluate(hint)
+        page.set_viewport_size({"width": 1100, "height": 800})
+        page.wait_for_function("table => !table.classList.contains('is-wide')", arg=answers.element_handle())
+
+
 def test_the_theme_is_toggled_and_the_charts_follow(report):
     with opened(report) as page:
         dot = page.locator(f'{VISIBLE} [aria-label^="microbatch 8:"]').first

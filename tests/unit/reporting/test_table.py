@@ -1,10 +1,12 @@
 import io
+from dataclasses import replace
 
 from rich.console import Console
 
 from brim.cases import Case
 from brim.findings import FASTEST, LARGEST, Finding, Findings, Probe, Verdict
 from brim.history import Remembered
+from brim.planning.throughput import measure_throughput
 from brim.reporting.live import LiveObserver
 from brim.reporting.table import findings_table, history_table, notes_of
 from brim.searching import Ask
@@ -37,6 +39,17 @@ def test_the_table_shows_the_answer_its_fill_and_its_rate():
     assert "80%" in text
     assert "56.0" in text
     assert "nothing fits" in text
+
+
+def test_the_rate_in_the_table_is_that_of_the_curve_which_the_note_under_it_speaks_of():
+    laps = {14: (0.4, 0.4), 28: (0.7, 0.7)}
+    curve = measure_throughput([replace(FITS, laps=laps)])
+    raced = replace(FOUND, throughput=curve.to_dict(), note=curve.describe())
+    assert "best rate 40.0/s at 28" in raced.note
+    text = shown(findings_table(replace(FINDINGS, findings=(raced,))))
+    assert "40.0" in text
+    assert "56.0" not in text
+    assert raced.to_dict()["samples_per_second"] == 56
 
 
 def test_the_history_names_goals_only_where_they_differ():

@@ -1,4 +1,5 @@
 import io
+from dataclasses import replace
 from datetime import datetime, timezone
 
 from hypothesis import given
@@ -12,6 +13,7 @@ from brim.reporting.watch import WatchView, log_line
 from brim.watching.samples import DeviceSample, ProcessSample
 
 GIB = 2**30
+LONG = "python train.py --learning-rate 1e-3 --epochs 12 --out somewhere/far/away --seed 17"
 GPU = DeviceSample(
     name="cuda:0",
     title="Fake RTX [bold]",
@@ -32,10 +34,10 @@ PLAN = KeptPlan(
 )
 
 
-def drawn(width, devices=(GPU, GONE, CPU), plan=PLAN):
-    view = WatchView(plan=plan, note="q leaves")
-    view.update(devices, job="the job holds 1 GiB")
-    console = Console(width=width, file=io.StringIO())
+def drawn(width, devices=(GPU, GONE, CPU), plan=PLAN, height=25, note="q leaves", job=""):
+    view = WatchView(plan=plan, note=note)
+    view.update(devices, job=job)
+    console = Console(width=width, height=height, file=io.StringIO())
     console.print(view)
     return console.file.getvalue()
 
@@ -74,6 +76,42 @@ def test_a_narrow_terminal_wraps_and_cuts_nothing(width):
         "does not answer any more",
     ):
         assert words in text
+
+
+BUSY = replace(CPU, processes=tuple(ProcessSample(pid=n, name="p", used_bytes=GIB, command=LONG) for n in range(5)))
+
+
+def test_processes_are_shown_on_narrow_terminals_too_and_while_a_job_runs():
+    for settings in ({"width": 34}, {"width": 90, "note": "", "job": "the job holds 1 GiB"}):
+        text = drawn(devices=(BUSY,), **settings)
+        assert text.count("python train.") + text.count("python tr") >= 5
+        assert max(map(len, text.splitlines())) <= settings["width"]
+
+
+def test_few_rows_keep_the_foot_and_the_bars_and_cut_processes_first():
+    note = "q leaves  No NVIDIA driver answers here, so this is the CPU alone."
+    text = drawn(40, devices=(BUSY,), height=8, note=note)
+    assert len(text.splitlines()) == 8
+    assert "CPU alone." in text
+    assert "1.00 GiB of 64.0 GiB" in text
+    assert 0 < text.count("python") < 5
+    many = [replace(GPU, name=f"cuda:{n}") for n in range(8)]
+    text = drawn(100, devices=many, height=8)
+    assert len(text.splitlines()) <= 8
+    assert "and 5 more: too few rows" in text
+    assert "q leaves" in text
+
+
+def test_the_line_of_a_job_leaves_room_for_what_the_terminal_writes_on_ctrl_c():
+    text = drawn(40, devices=(CPU,), note="", job="x" * 40)
+    assert max(map(len, text.splitlines()[-2:])) == 38
+
+
+def test_a_plan_that_would_be_marked_in_the_first_cell_is_only_told_of():
+    small = replace(PLAN, expected=Expectation(memory_bytes=GIB, peak_low_bytes=GIB // 4, peak_high_bytes=GIB // 2))
+    text = drawn(100, devices=(CPU,), plan=small)
+    assert "┃" not in text
+    assert "plan 2 fills 256 MiB to 512 MiB" in text
 
 
 def test_a_terminal_too_narrow_is_told_so_in_one_line():

@@ -31,6 +31,14 @@ def search(seconds, *, largest=10**6, cap=1024, races=False, multiple_of=1):
     return found, num_probes
 
 
+def test_an_answer_at_the_cap_was_stopped_by_it_and_another_by_the_rate():
+    rising, _ = search(lambda size: 100 + size, cap=24)
+    assert (rising.answer, rising.stopped_by) == (24, "cap")
+    flat, _ = search(lambda size: 0.01 + size, cap=24)
+    assert flat.answer < 24
+    assert flat.stopped_by == "rate"
+
+
 @given(knee=st.floats(0.01, 10), largest=st.integers(1, 2048), races=st.booleans())
 def test_on_a_line_the_answer_is_within_5_percent_of_the_best_in_at_most_six_probes(knee, largest, races):
     found, num_probes = search(lambda size: knee + size, largest=largest, races=races)

@@ -94,10 +94,21 @@ def test_a_job_that_fails_for_a_reason_of_its_own_says_nothing_about_the_plan():
 
 def test_a_job_of_which_nothing_was_seen_or_on_other_ranks_says_nothing_about_the_plan():
     blind = replace(GOOD, told=Told(), gpu_peak_bytes=None, host_peak_bytes=None)
-    assert not_judged(blind) == "neither a step nor memory that the plan speaks of was seen"
+    assert not_judged(blind).startswith("no step of the job was seen")
     two = replace(GOOD, told=Told(processes=(RANK, replace(RANK, pid=8, rank=1))))
     assert marks(two)["as many ranks as planned"] is Mark.FAIL
     assert not_judged(two) == "the job ran on another number of ranks than it plans for"
+
+
+def test_a_job_without_a_step_neither_passes_nor_fails_its_plan_unless_memory_ran_out():
+    idle = replace(GOOD, told=Told(), gpu_peak_bytes=None, host_peak_bytes=GIB // 100)
+    assert {name for name, mark in marks(idle).items() if mark is Mark.FAIL} == set()
+    assert has_passed(judge(idle, PLAN))
+    assert not_judged(idle).startswith("no step of the job was seen")
+    crashed = replace(idle, exit_code=1)
+    assert {name for name, mark in marks(crashed).items() if mark is Mark.FAIL} == {"ran to its end"}
+    assert not_judged(crashed) == "the job failed for a reason of its own"
+    assert not_judged(replace(crashed, oom_lines=("CUDA out of memory",))) is None
 
 
 def test_a_job_on_the_cpu_that_made_steps_had_no_retries_and_its_largest_rank_is_judged():

@@ -1,5 +1,4 @@
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +17,7 @@ from brim.watching.told import Told, read_told
 MIB = 2**20
 
 
-def watched(code, show=lambda devices, line: None):
+def watched(code, show=lambda devices, sample: None):
     printed = {"stdout": b"", "stderr": b""}
 
     def output(name, chunk):
@@ -27,6 +26,23 @@ def watched(code, show=lambda devices, line: None):
     with Job([sys.executable, "-c", code], output=output) as job:
         seen = follow(job, show, 0.1)
     return seen, printed
+
+
+def test_samples_of_a_job_say_what_it_holds_and_how_it_gets_on(tmp_path):
+    go, samples = tmp_path / "go", []
+
+    def show(devices, sample):
+        samples.append(sample)
+        if sample.step_seconds is not None:
+            go.touch()
+
+    code = f"import brim, os\nheld = bytearray(50 * 2**20)\nwhile not os.path.exists({str(go)!r}): brim.log_step()"
+    seen, _ = watched(code, show)
+    assert seen.exit_code == 0
+    assert 0 < samples[-1].num_steps <= seen.told.num_steps
+    assert samples[-1].host_bytes > 50 * MIB
+    assert samples[-1].gpu_bytes is None
+    assert f", step {samples[-1].num_steps:,}, " in samples[-1].describe()
 
 
 def test_the_memory_of_the_job_and_its_children_is_seen(tmp_path):
@@ -42,9 +58,8 @@ def test_the_memory_of_the_job_and_its_children_is_seen(tmp_path):
         "[child.communicate('end') for child in children]\n"
     )
 
-    def show(devices, line):
-        held = re.search(r"holds (\d+) MiB", line)
-        if held and int(held[1]) >= 300:
+    def show(devices, sample):
+        if sample.host_bytes >= 300 * MIB:
             go.touch()
 
     seen, _ = watched(code, show)
@@ -75,7 +90,7 @@ def test_a_program_that_is_not_there_is_refused():
 
 
 def test_a_job_that_is_interrupted_is_ended(monkeypatch):
-    def interrupt(devices, line):
+    def interrupt(devices, sample):
         raise KeyboardInterrupt
 
     code = "import signal, time; signal.signal(signal.SIGTERM, lambda *_: exit(0)); time.sleep(600)"
@@ -205,5 +220,5 @@ def test_every_rank_of_a_launcher_is_seen(tmp_path):
     script.write_text(PLAIN)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
     with Job(command, output=lambda name, chunk: None) as job:
-        seen = follow(job, lambda devices, line: None, 0.1)
+        seen = follow(job, lambda devices, sample: None, 0.1)
     assert [(process.rank, process.num_steps) for process in seen.told.workers] == [(0, 6), (1, 6)]

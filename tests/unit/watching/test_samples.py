@@ -4,7 +4,7 @@ import psutil
 import pytest
 from tests.unit.watching.fake_nvml import GIB, FakeNvml
 
-from brim.watching.samples import CpuSampler, GpuSampler
+from brim.watching.samples import CpuSampler, GpuSampler, short_command
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +31,14 @@ def test_the_host_is_a_device():
     assert device.total_bytes == psutil.virtual_memory().total
     assert device.processes
     check_contract(sampler)
+
+
+def test_a_process_is_shown_with_its_script():
+    nvml = FakeNvml(processes=[(os.getpid(), 2 * GIB)])
+    (process,) = GpuSampler(nvml).sample()[0].processes
+    assert process.command == short_command(psutil.Process().cmdline())
+    assert " " in process.command, "a program and what it runs"
+    assert short_command(["/bin/python", "-c", "import brim\n" * 100]).startswith("python -c import brim import brim")
 
 
 def test_a_driver_is_asked_and_left():

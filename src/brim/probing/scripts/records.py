@@ -33,6 +33,7 @@ class Record:
     Attributes:
         status: `running`, `done` when all steps were run, `ended` when the process came to its own end, or `failed`.
         begun: The steps that it ended, and the one that it was in.
+        timings: The times of the steps after the first, or of the only one.
         rows: The most rows that a module was given at once: its samples, where these lie along the first dimension.
         columns: The same along the second.
         rows_in_all: The rows of all calls of the module that was given most.
@@ -55,6 +56,7 @@ class Record:
     rows_in_all: int
     columns_in_all: int
     elements: int
+    timings: Sequence[float] = ()
     memory: Mapping[str, int] = field(default_factory=dict)
     calls: Mapping[str, int] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -149,11 +151,13 @@ def _fits(ended: Ended, microbatch: int) -> Outcome:
     ranks = ended.worked
     fewest = min(ranks, key=lambda record: record.num_steps)
     fullest = max(ranks, key=lambda record: record.peak_bytes)
+    slowest = max(ranks, key=lambda record: record.step_seconds)
     probe = Probe(
         microbatch=microbatch,
         verdict=Verdict.FITS,
         peak_bytes=fullest.peak_bytes,
-        step_seconds=max(record.step_seconds for record in ranks),
+        step_seconds=slowest.step_seconds,
+        timings=tuple(slowest.timings),
         steps=fewest.num_steps,
         samples=fewest.num_samples(microbatch),
         calls=dict(fewest.calls),

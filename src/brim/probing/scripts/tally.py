@@ -102,11 +102,13 @@ class Tally:
     def to_dict(self) -> dict[str, Any]:
         """Return the counts as plain data."""
         given = self._trained_on if self._trained_on.rows else self._evaluated_on
+        timings = self._step_seconds[1:] or self._step_seconds
         return {
             "kind": self.kind,
             "steps": self.num_steps,
             "begun": self.num_steps + self._is_in_step,
-            "step_seconds": statistics.median(self._step_seconds[1:] or self._step_seconds or [0.0]),
+            "step_seconds": statistics.median(timings or [0.0]),
+            "timings": timings,
             "calls": dict(self.calls),
             "rows": given.rows,
             "columns": given.columns,

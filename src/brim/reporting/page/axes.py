@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from brim.units import format_bytes
+from brim.units import format_bytes, format_rate
 
 _UNITS = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
@@ -47,12 +47,10 @@ def count(number: int | None) -> str:
 def rate(samples_per_second: float | None) -> str:
     """Write samples per second, or a dash where they are not known.
 
-    >>> rate(41.23), rate(1234.5), rate(None)
-    ('41.2', '1,234', '–')
+    >>> rate(41.23), rate(None)
+    ('41.2', '–')
     """
-    if samples_per_second is None:
-        return "–"
-    return f"{samples_per_second:,.1f}" if samples_per_second < 1000 else f"{samples_per_second:,.0f}"
+    return "–" if samples_per_second is None else format_rate(samples_per_second)
 
 
 def plain(value: Any) -> str:

@@ -39,6 +39,8 @@ def dots(
     y_title: str,
     lines: Sequence[Row] = (),
     curve: Sequence[Row] = (),
+    ranges: Sequence[Row] = (),
+    bands: Sequence[Row] = (),
     width: int,
 ) -> Spec:
     """Return dots coloured by verdict, over an optional curve, with named lines across or upright.
@@ -47,17 +49,23 @@ def dots(
         points: `x`, `y`, `verdict` and `tip` of each.
         x_title: What lies along.
         y_title: What goes up.
-        lines: `y` or `x`, and `label`, of each.
+        lines: `y` or `x`, and `label`, of each; `is_left` puts the name of an upright one to its left, and
+            `is_answer` marks what was answered.
         curve: `x` and `y` of each.
+        ranges: `x`, `low` and `high` of each: how far a dot may be off.
+        bands: `low`, `high` and `label` of each, across.
         width: In pixels.
     """
     found = [verdict for verdict in _VERDICTS if any(point["verdict"] == verdict for point in points)]
     color = {"domain": found, "range": [_VERDICTS[verdict][0] for verdict in found]}
     shape = {"domain": found, "range": [_VERDICTS[verdict][1] for verdict in found]}
     legend: Spec | None = None if found == ["fits"] else {}
-    top = _HEADROOM * max([line["y"] for line in lines if "y" in line] + [point["y"] for point in points])
-    layers = [] if not curve else [_curve(curve)]
+    heights = [line["y"] for line in lines if "y" in line] + [each["high"] for each in ranges]
+    top = _HEADROOM * max(heights + [point["y"] for point in points])
+    layers = [layer for band in bands for layer in _band(band)]
+    layers += [] if not curve else [_curve(curve)]
     layers += [layer for line in lines for layer in _line(line)]
+    layers += [] if not ranges else [_ranges(ranges)]
     layers.append(
         {
             "data": {"values": list(points)},
@@ -167,16 +175,42 @@ def _curve(values: Sequence[Row]) -> Spec:
     }
 
 
+def _ranges(values: Sequence[Row]) -> Spec:
+    up = {"y": {"field": "low", "type": "quantitative"}, "y2": {"field": "high"}}
+    return {
+        "data": {"values": list(values)},
+        "mark": {"type": "rule", "color": "var(--fits)", "aria": False},
+        "encoding": {"x": {"field": "x", "type": "quantitative"}, **up},
+    }
+
+
+def _band(band: Row) -> list[Spec]:
+    """Return a stretch of heights, across, with its name above it."""
+    data = {"values": [band]}
+    fill = {"type": "rect", "color": "var(--fits)", "opacity": 0.12, "aria": False}
+    name = {"type": "text", "align": "left", "baseline": "bottom", "dx": 4, "dy": -3, "aria": False}
+    low, high = ({"field": side, "type": "quantitative"} for side in ("low", "high"))
+    return [
+        {"data": data, "mark": fill, "encoding": {"y": low, "y2": {"field": "high"}}},
+        {"data": data, "mark": name, "encoding": {"y": high, "x": {"value": 0}, "text": {"field": "label"}}},
+    ]
+
+
 def _line(line: Row) -> list[Spec]:
     """Return a line across (`y`) or upright (`x`) and its name beside it."""
     channel = "y" if "y" in line else "x"
     at = {channel: {"field": channel, "type": "quantitative"}}
     dashes = [2, 3] if line.get("is_band") else [6, 4]
     rule = {"type": "rule", "color": "var(--line)" if line.get("is_band") else "var(--limit)", "strokeDash": dashes}
+    if line.get("is_answer"):
+        rule = {"type": "rule", "color": "var(--accent)"}
     name: Spec
     place: Spec
     if channel == "x":
-        name, place = {"align": "left", "baseline": "top", "dx": 4, "dy": 6}, {"y": {"value": 0}}
+        # The answer and a knee beside it have their names one above the other.
+        down = 22 if line.get("is_answer") else 6
+        side = {"align": "right", "dx": -4} if line.get("is_left") else {"align": "left", "dx": 4}
+        name, place = {**side, "baseline": "top", "dy": down}, {"y": {"value": 0}}
     elif line.get("is_right"):
         name, place = {"align": "right", "baseline": "bottom", "dy": -3}, {"x": {"value": "width"}}
     else:

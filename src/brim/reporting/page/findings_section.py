@@ -6,18 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from brim.findings import Finding, Findings, Probe, Verdict
-from brim.planning.throughput import KNEE_SHARE, Throughput, measure_throughput
 from brim.reporting.page.axes import count, memory, rate, unit_for
 from brim.reporting.page.charts import bars, both_widths, dots
+from brim.reporting.page.rates_chart import rates_chart
 from brim.reporting.page.section import Chart, Part, Section, Table
 from brim.reporting.table import notes_of
 from brim.units import format_seconds
 
 # Cases whose charts are shown at once; the others unfold.
 _NUM_OPEN = 2
-_NUM_CURVE_POINTS = 60
-# Sizes have to lie this many times apart for a line through their step times to mean anything.
-FIT_SPAN = 2
 
 
 def findings_section(data: Mapping[str, Any]) -> Section:
@@ -84,7 +81,7 @@ def _answer_table(findings: Findings) -> Table:
                 _answer(finding),
                 memory(finding.peak_bytes),
                 "–" if finding.peak_bytes is None else f"{finding.peak_bytes / findings.limit_bytes:.0%}",
-                rate(finding.samples_per_second),
+                rate(finding.rate),
                 count(len(finding.probes)),
                 count(_num_ooms(finding)),
                 format_seconds(finding.seconds),
@@ -97,7 +94,7 @@ def _answer_table(findings: Findings) -> Table:
 
 def _case_part(findings: Findings, finding: Finding, is_open: bool) -> Part:
     charts = [_probes_chart(findings, finding)] if finding.probes else []
-    rates = _rates_chart(finding)
+    rates = rates_chart(finding)
     return Part(
         title=str(finding.case),
         summary=f"{_answer(finding)}, {len(finding.probes)} probes",
@@ -127,76 +124,6 @@ def _probes_chart(findings: Findings, finding: Finding) -> Chart:
         summary=f"{len(points)} probes, {_num_ooms(finding)} of them out of memory; the answer is {_answer(finding)}.",
         **both_widths(dots, points, lines=lines, x_title="microbatch", y_title=f"peak memory, {unit.name}"),
         table=_probe_table(finding.probes),
-    )
-
-
-def _rates_chart(finding: Finding) -> Chart | None:
-    throughput = _throughput(finding)
-    if throughput is None:
-        return None
-    sizes = [each.microbatch for each in throughput.rates]
-    points = [
-        {
-            "x": each.microbatch,
-            "y": round(each.samples_per_second, 3),
-            "verdict": "fits",
-            "tip": f"microbatch {each.microbatch:,}: {rate(each.samples_per_second)} samples/s, ±{each.spread:.0%}",
-        }
-        for each in throughput.rates
-    ]
-    fitted = throughput.line if sizes[-1] >= FIT_SPAN * sizes[0] else None
-    curve, lines, says = [], [], _without_line(throughput)
-    if fitted is not None:
-        stride = max(1, (sizes[-1] - sizes[0]) // _NUM_CURVE_POINTS)
-        along = [*range(sizes[0], sizes[-1], stride), sizes[-1]]
-        curve = [{"x": size, "y": round(fitted.rate(size), 3)} for size in along]
-        knee = fitted.knee
-        says = (
-            f"A step takes {format_seconds(fitted.fixed_seconds)} + {format_seconds(fitted.sample_seconds)} a sample; "
-            f"from microbatch {knee:,} on that line runs at {KNEE_SHARE:.0%} of its peak rate, "
-            f"{rate(fitted.peak_rate)} samples/s."
-        )
-        if sizes[0] <= knee <= sizes[-1]:
-            lines = [{"x": knee, "label": f"knee {knee:,}"}]
-    return Chart(
-        title="Samples per second",
-        summary=says,
-        **both_widths(dots, points, lines=lines, curve=curve, x_title="microbatch", y_title="samples/s"),
-        table=_rate_table(throughput),
-    )
-
-
-def _throughput(finding: Finding) -> Throughput | None:
-    """Return the finding's own curve, or one of its probes where it has none."""
-    known = finding.throughput
-    return measure_throughput(finding.probes) if known is None else Throughput.from_dict(known)
-
-
-def _without_line(throughput: Throughput) -> str:
-    """Say what times show through which no line was drawn; noise is no slope."""
-    first, last = throughput.rates[0], throughput.rates[-1]
-    if last.microbatch < FIT_SPAN * first.microbatch:
-        near = f"From {first.microbatch:,} to {last.microbatch:,} is too near for a curve"
-        return f"{near}: size and noise cannot be told apart."
-    is_slower = last.samples_per_second < first.samples_per_second
-    return "Larger was slower." if is_slower else "The step times do not grow with the size."
-
-
-def _rate_table(throughput: Throughput) -> Table:
-    columns = ("microbatch", "samples/s", "spread", "timings")
-    return Table(
-        caption=f"Rates of the {throughput.timed_by}",
-        columns=columns,
-        numeric=frozenset(columns),
-        rows=[
-            (
-                count(each.microbatch),
-                rate(each.samples_per_second),
-                f"±{each.spread:.0%}",
-                count(each.num_timings),
-            )
-            for each in throughput.rates
-        ],
     )
 
 

@@ -46,6 +46,12 @@
   }
   addEventListener("scroll", () => choose(null), { passive: true, capture: true });
 
+  // A table that is wider than its place says so; one that is folded away gets its width when it is opened.
+  const sized = new ResizeObserver((entries) => {
+    for (const { target } of entries) target.closest(".table").classList.toggle("is-wide", target.scrollWidth > target.clientWidth);
+  });
+  for (const place of document.querySelectorAll(".scroll")) sized.observe(place);
+
   // Copying: a table as tab-separated text, which spreadsheets take.
   const text = (source) => {
     if (source.dataset.copy === "text") return source.parentElement.querySelector("pre").textContent;

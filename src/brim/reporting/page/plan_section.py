@@ -29,7 +29,7 @@ def plan_section(data: Mapping[str, Any]) -> Section:
         notes=[
             *data["notes"],
             *(f"It would take: {each}" for each in data.get("takes", [])),
-            *(f"{each['topic']}: {each['text']}" for each in data.get("advice", [])),
+            *(each["text"] for each in data.get("advice", [])),
         ],
         tables=list(_tables(data)),
         parts=[Part(title="The memory ladder", tables=[_ladder(data["ladder"])])] if data.get("ladder") else [],

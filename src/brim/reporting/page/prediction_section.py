@@ -84,6 +84,12 @@ def _fits(peak: Mapping[str, Any], memory_bytes: int) -> bool:
     return bool(peak.get("fits", peak["device_bytes"] <= memory_bytes))
 
 
+def _verdict(peak: Mapping[str, Any], memory_bytes: int) -> str:
+    if _fits(peak, memory_bytes):
+        return "fits"
+    return "does not fit: fragmented" if peak["device_bytes"] <= memory_bytes else "does not fit"
+
+
 def _kinds_table(peaks: Sequence[Mapping[str, Any]], kinds: Sequence[str]) -> Table:
     columns = ("microbatch", "on the device", *(kind for kind in kinds if kind != _REST))
     return Table(
@@ -180,7 +186,7 @@ def _modules_chart(modules: Sequence[Mapping[str, Any]], microbatch: int) -> Cha
 
 def _peak_table(data: Mapping[str, Any]) -> Table:
     columns = ("microbatch", "allocated", "reserved", "on the device", "")
-    limit = data["gpu"]["memory_bytes"]
+    limit = int(data["gpu"]["memory_bytes"] * data.get("fill", 1.0))
     return Table(
         caption="Peaks by microbatch",
         columns=columns,
@@ -189,9 +195,10 @@ def _peak_table(data: Mapping[str, Any]) -> Table:
             (
                 count(peak["microbatch"]),
                 memory(peak["allocated_bytes"]),
-                memory(peak["reserved_bytes"]),
+                # What the allocator would have reserved by then depends on a device that has more.
+                memory(peak["reserved_bytes"] if _fits(peak, limit) else None),
                 memory(peak["device_bytes"]),
-                "fits" if _fits(peak, limit) else "does not fit",
+                _verdict(peak, limit),
             )
             for peak in data["peaks"]
         ],

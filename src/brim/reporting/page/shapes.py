@@ -23,6 +23,7 @@ from brim.records import (
 )
 
 _SHARE = Leaf("a number above 0 and at most 1", lambda value: is_finite(value) and 0 < value <= 1)
+_ABOVE = Leaf("a number above 0", lambda value: is_finite(value) and value > 0)
 _PAIR = Leaf(
     "a list of two whole numbers",
     lambda value: isinstance(value, list) and len(value) == 2 and all(map(COUNT.accepts, value)),
@@ -42,9 +43,9 @@ _PROBE = {
     "memory?": Each(COUNT),
 }
 _THROUGHPUT = {
-    "rates": Filled({"microbatch": SIZE, "samples_per_second": AMOUNT, "spread": AMOUNT, "timings": COUNT}),
+    "rates": Filled({"microbatch": SIZE, "samples_per_second": _ABOVE, "spread": Maybe(AMOUNT), "timings": COUNT}),
     "fixed_seconds": Maybe(NUMBER),
-    "sample_seconds": Maybe(NUMBER),
+    "sample_seconds": Maybe(_ABOVE),
 }
 _FINDING = {
     "case": Each(PLAIN),
@@ -74,6 +75,7 @@ _PREDICTION = {
     "kind": TEXT,
     "case": Each(PLAIN),
     "gpu": _GPU,
+    "fill?": _SHARE,
     "largest": COUNT,
     "interval": _PAIR,
     "peaks": Filled({**_ON_CURVE, "allocated_bytes": COUNT, "reserved_bytes": COUNT}),
