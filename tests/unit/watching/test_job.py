@@ -40,7 +40,7 @@ def test_samples_of_a_job_say_what_it_holds_and_how_it_gets_on(tmp_path):
     seen, _ = watched(code, show)
     assert seen.exit_code == 0
     assert 0 < samples[-1].num_steps <= seen.told.num_steps
-    assert samples[-1].host_bytes > 50 * MIB
+    assert max(sample.host_bytes for sample in samples) > 50 * MIB  # the last may be of its end
     assert samples[-1].gpu_bytes is None
     assert f", step {samples[-1].num_steps:,}, " in samples[-1].describe()
 
