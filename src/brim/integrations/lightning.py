@@ -22,7 +22,6 @@ from brim.findings import Finding
 from brim.integrations.even_plans import among_divisors, arithmetic, even_share, split_evenly
 from brim.integrations.extras import require
 from brim.integrations.lightning_probes import (
-    as_before,
     check_library,
     ddp_buckets,
     probe_trainer,
@@ -201,7 +200,7 @@ class BatchSizeCallback(pl.Callback):
             held = 2 if (size < share if share else accumulation > 1) else 1
             data = Repeated(sample, size * held * self._steps)
             buckets = ddp_buckets(pl_module) if ranks.count > 1 else []  # noqa: F841  held while the probe runs
-            with as_before(trainer, pl_module), quiet():
+            with quiet():
                 probe = probe_trainer(trainer, steps=self._steps, accumulation=held)
                 probe.fit(pl_module, DataLoader(data, batch_size=size, collate_fn=loader.collate_fn))
 
@@ -225,7 +224,7 @@ class BatchSizeCallback(pl.Callback):
             # One batch more than is looked at: in it the probe is ended, before the module sums anything up.
             data = Repeated(sample, size * (self._steps + 1))
             batches = DataLoader(data, batch_size=size, collate_fn=loader.collate_fn)
-            with as_before(trainer, pl_module), quiet():
+            with quiet():
                 probe = probe_trainer(trainer, steps=self._steps, evaluates=True)
                 getattr(probe, stage)(pl_module, batches)
 

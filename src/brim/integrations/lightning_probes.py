@@ -47,15 +47,6 @@ def ddp_buckets(pl_module: pl.LightningModule) -> list[torch.Tensor]:
 
 
 @contextmanager
-def as_before(trainer: pl.Trainer, pl_module: pl.LightningModule) -> Iterator[None]:
-    """Give the module back to its trainer."""
-    try:
-        yield
-    finally:
-        pl_module.trainer = trainer
-
-
-@contextmanager
 def quiet() -> Iterator[None]:
     """Silence the library while a probe runs."""
     levels = {name: logging.getLogger(name).level for name in _TRAINER_LOGGERS}

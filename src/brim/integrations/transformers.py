@@ -25,7 +25,7 @@ from brim.integrations.even_plans import among_divisors, arithmetic, even_share,
 from brim.integrations.extras import require
 from brim.integrations.samples import Repeated, longest_sample, num_elements
 from brim.integrations.telling import identity, job_logger
-from brim.integrations.trainer_probes import gather_alone, model_as_before
+from brim.integrations.trainer_probes import gather_alone
 from brim.planning import BatchPlan
 from brim.planning.batch_plan import check_count
 from brim.probing.loop import LoopProber
@@ -189,8 +189,7 @@ class _Job:
                 per_device_train_batch_size=size, gradient_accumulation_steps=accumulation, max_steps=self._steps
             )
             probe.train_dataset = Repeated(sample, size * accumulation * self._steps * self._ranks.count)
-            with model_as_before(probe.model):
-                probe.train()
+            probe.train()
 
         bounds, strategy = among_divisors(share, start=self._args.train_batch_size, device=self._device)
         settings = {**self._settings(trainer, sample), "share": share}
@@ -206,14 +205,13 @@ class _Job:
             # A step that makes the optimizer's state; of two samples, since a batch norm refuses one.
             few = min(2, self._args.per_device_train_batch_size)
             probe = self._trainer(per_device_train_batch_size=few, per_device_eval_batch_size=size, max_steps=1)
-            with model_as_before(probe.model):
-                if probe.train_dataset is not None:
-                    one = longest_sample(probe.train_dataset, most=1)
-                    accumulation = probe.args.gradient_accumulation_steps
-                    probe.train_dataset = Repeated(one, few * accumulation * self._ranks.count)
-                    probe.train()
-                gather_alone(probe, self._ranks.count)
-                probe.evaluate(Repeated(sample, size * self._steps * self._ranks.count))
+            if probe.train_dataset is not None:
+                one = longest_sample(probe.train_dataset, most=1)
+                accumulation = probe.args.gradient_accumulation_steps
+                probe.train_dataset = Repeated(one, few * accumulation * self._ranks.count)
+                probe.train()
+            gather_alone(probe, self._ranks.count)
+            probe.evaluate(Repeated(sample, size * self._steps * self._ranks.count))
 
         return self._find(
             LoopProber(loop, self._device, kind="generate" if is_generating else "eval", ends_itself=True),

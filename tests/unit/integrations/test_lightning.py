@@ -9,6 +9,7 @@ from pathlib import Path
 import lightning.pytorch as pl
 import pytest
 import torch
+import torchmetrics
 from torch import nn
 
 from brim.errors import InputError
@@ -20,15 +21,16 @@ WORKLOADS = Path(__file__).parents[2] / "workloads"
 
 
 class Module(pl.LightningModule):
-    """Runs out of memory above 7 rows, and keeps what it saw."""
+    """Runs out of memory above 7 rows; its class keeps what it saw, since what a module keeps of probes is put back."""
+
+    shapes, evaluated, weights = [], [], []
 
     def __init__(self, batch_size=2):
         super().__init__()
+        for seen in (self.shapes, self.evaluated, self.weights):
+            seen.clear()
         self.batch_size = batch_size
         self.net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
-        self.shapes = []
-        self.evaluated = []
-        self.weights = []
 
     def training_step(self, batch, index):
         self.shapes.append(tuple(batch.shape))
@@ -126,6 +128,43 @@ def test_validate_test_and_predict_get_a_size_of_their_own_and_leave_that_of_tra
         assert module.batch_size == 4
     assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
     assert module.trainer is trainer
+
+
+class Counting(Module):
+    """Counts and collects as modules do, and builds a layer when it is set up."""
+
+    def __init__(self):
+        super().__init__(batch_size=4)
+        self.num_steps, self.outs, self.num_summed = 0, [], None
+        self.mean = torchmetrics.MeanMetric()
+
+    def setup(self, stage):
+        self.head = nn.Linear(1, 1)
+
+    def training_step(self, batch, index):
+        self.num_steps += 1
+        self.mean.update(batch.mean())
+        return self.head(super().training_step(batch, index)[None])
+
+    def validation_step(self, batch, index):
+        super().validation_step(batch, index)
+        self.outs.append(batch)
+        self.mean.update(batch.mean())
+
+    def on_validation_epoch_end(self):
+        self.num_summed = sum(map(len, self.outs))
+        self.outs.clear()
+
+
+def test_what_a_module_counts_and_collects_is_of_its_own_run_alone():
+    module, trainer = Counting(), make_trainer(BatchSizeCallback(memory="4GiB", cache=False, steps=2, cap=8))
+    trainer.validate(module)
+    assert module.num_summed == 24
+    assert module.mean.update_count == 3
+    trainer.fit(module)
+    assert (module.num_steps, module.mean.update_count) == (2, 5)
+    # What was trained is the layer that the module has.
+    assert module.head.weight in trainer.optimizers[0].state
 
 
 def test_a_loader_that_does_not_follow_the_batch_size_is_refused():

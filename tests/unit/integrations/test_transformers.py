@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -22,13 +23,17 @@ ROWS = [LONG if index == 9 else SHORT for index in range(16)]
 
 
 class Limited(GPT2LMHeadModel):
-    """Runs out of memory above a number of rows, and keeps the shapes it saw."""
+    """Runs out of memory above a number of rows; its class keeps the shapes, as what a model keeps is put back."""
+
+    shapes: ClassVar = []
 
     def __init__(self, config, *, largest=10**6):
         super().__init__(config)
-        self.largest, self.shapes = largest, []
+        self.largest, self.num_calls = largest, 0
+        self.shapes.clear()
 
     def forward(self, input_ids=None, **inputs):
+        self.num_calls += 1
         self.shapes.append((*input_ids.shape, self.training))
         if len(input_ids) > self.largest * (1 if self.training else 2):
             raise torch.OutOfMemoryError("CUDA out of memory.")
@@ -79,6 +84,7 @@ def test_the_largest_divisor_that_fits_is_filled_in_and_the_model_is_as_it_was(m
     assert args.per_device_eval_batch_size == fitted.eval.microbatch == 14
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert watcher.num_begins == 0
+    assert model.num_calls == 0
     assert "forward" not in vars(model)
     assert not model.is_gradient_checkpointing
     # Every probe of the training microbatch saw the longest sample only; that of an evaluation trains on two samples.
