@@ -12,7 +12,7 @@ import lightning.pytorch as pl
 import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch.utilities.model_helpers import is_overridden
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 from brim.errors import InputError
 
@@ -85,6 +85,16 @@ def stage_loader(stage: str, trainer: pl.Trainer) -> DataLoader[Any]:
     """Return the loader that a trainer has loaded for a stage."""
     name = {"fit": "train_dataloader", "validate": "val_dataloaders"}.get(stage, f"{stage}_dataloaders")
     return _single(getattr(trainer, name), f"trainer.{stage} has loaded")
+
+
+def samples_per_rank(loader: DataLoader[Any], *, ranks: int) -> int | None:
+    """Return how many samples of a loader each rank gets; None where its data has no length."""
+    if isinstance(loader.sampler, DistributedSampler):
+        return max(1, len(loader.sampler))
+    counted: Any = loader.dataset if isinstance(loader.dataset, IterableDataset) else loader.sampler
+    if not hasattr(counted, "__len__"):
+        return None
+    return max(1, -(-len(counted) // ranks))
 
 
 def _single(loader: Any, where: str) -> DataLoader[Any]:

@@ -1,5 +1,6 @@
 """The callback in the place of Lightning's BatchSizeFinder, with the real library, also under DDP."""
 
+import itertools
 import math
 import os
 import subprocess
@@ -11,10 +12,12 @@ import pytest
 import torch
 import torchmetrics
 from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, SubsetRandomSampler
 
 from brim.errors import InputError
 from brim.integrations import extras
 from brim.integrations.lightning import BatchSizeCallback
+from brim.integrations.lightning_probes import samples_per_rank
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the library's own
 WORKLOADS = Path(__file__).parents[2] / "workloads"
@@ -67,7 +70,7 @@ class Module(pl.LightningModule):
 
     def train_dataloader(self):
         rows = [torch.ones(9 if index == 5 else 4) for index in range(24)]
-        return torch.utils.data.DataLoader(
+        return DataLoader(
             rows, batch_size=self.batch_size, collate_fn=lambda rows: nn.utils.rnn.pad_sequence(rows, batch_first=True)
         )
 
@@ -101,6 +104,35 @@ def test_without_an_effective_batch_the_largest_is_taken():
     trainer.fit(module)
     assert module.batch_size == callback.finding.microbatch == 7
     assert trainer.accumulate_grad_batches == 1
+
+
+class Small(Module):
+    """Has six samples, and a loader that drops a last batch that is not full."""
+
+    def train_dataloader(self):
+        return DataLoader(torch.ones(6, 4), batch_size=self.batch_size, drop_last=True)
+
+
+@pytest.mark.parametrize(("effective", "expected"), [(None, (6, 1)), (12, (6, 2)), (8, (4, 2))])
+def test_no_batch_of_fit_is_larger_than_the_dataset(effective, expected):
+    module = Small()
+    trainer = make_trainer(BatchSizeCallback(effective=effective, memory="4GiB", cache=False, steps=1))
+    trainer.fit(module)
+    assert (module.batch_size, trainer.accumulate_grad_batches) == expected
+    assert trainer.global_step == 2
+
+
+@pytest.mark.parametrize(
+    ("loader", "expected"),
+    [
+        (DataLoader(range(9), sampler=DistributedSampler(range(9), num_replicas=2, rank=0)), 5),
+        (DataLoader(range(9), sampler=SubsetRandomSampler(range(3))), 2),
+        (DataLoader(range(9)), 5),
+        (DataLoader(type("Endless", (IterableDataset,), {"__iter__": itertools.count})()), None),
+    ],
+)
+def test_a_ranks_samples_are_counted_once(loader, expected):
+    assert samples_per_rank(loader, ranks=2) == expected
 
 
 def test_an_evaluation_gets_a_size_of_its_own_and_loads_its_data_with_it():
@@ -168,17 +200,17 @@ def test_what_a_module_counts_and_collects_is_of_its_own_run_alone():
 
 
 def test_a_loader_that_does_not_follow_the_batch_size_is_refused():
-    module, loader = Module(), torch.utils.data.DataLoader(torch.ones(24, 4), batch_size=3)
+    module, loader = Module(), DataLoader(torch.ones(24, 4), batch_size=3)
     with pytest.raises(InputError, match="The loader of test has batches of 3, and batch_size is 2"):
         make_trainer(BatchSizeCallback(cache=False)).test(module, loader)
-    loader = torch.utils.data.DataLoader(torch.ones(24, 4), batch_size=2)
+    loader = DataLoader(torch.ones(24, 4), batch_size=2)
     with pytest.raises(InputError, match=r"hand none to trainer\.test"):
         make_trainer(BatchSizeCallback(cache=False, memory="4GiB", cap=4)).test(module, loader)
     assert module.batch_size == 2
 
 
 def test_a_loader_handed_to_fit_is_refused_and_nothing_stays_changed():
-    module, loader = Module(), torch.utils.data.DataLoader(torch.ones(24, 4), batch_size=2)
+    module, loader = Module(), DataLoader(torch.ones(24, 4), batch_size=2)
     settings = {"memory": "4GiB", "cache": False, "steps": 1}
     trainer = make_trainer(BatchSizeCallback(effective=4, **settings))
     trainer.accumulate_grad_batches = 7
@@ -213,7 +245,7 @@ def test_a_module_of_the_other_package_is_told_which_is_needed():
             return None
 
         def train_dataloader(self):
-            return torch.utils.data.DataLoader(torch.ones(24, 4), batch_size=self.batch_size)
+            return DataLoader(torch.ones(24, 4), batch_size=self.batch_size)
 
     trainer = pytorch_lightning.Trainer(
         accelerator="cpu", callbacks=[BatchSizeCallback()], logger=False, enable_checkpointing=False,
