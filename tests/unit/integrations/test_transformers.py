@@ -110,6 +110,21 @@ def test_generation_is_probed_by_generating(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_without_an_eval_dataset_generation_is_probed_with_samples_of_training(tmp_path):
+    model = Limited(CONFIG, largest=6)
+    args = arguments(tmp_path, per_device_train_batch_size=2, per_device_eval_batch_size=8)
+
+    def make_trainer(args):
+        return Trainer(model=model, args=args, data_collator=collate, train_dataset=ROWS)
+
+    generation = {"max_new_tokens": 4, "do_sample": False}
+    fitted = fit_arguments(make_trainer, args, generation=generation, device="cpu", memory="4GiB", cache=False, steps=1)
+    assert fitted.eval is None
+    assert fitted.generate.microbatch == 12  # of 16 samples
+    assert (12, 48 + 3, False) in model.shapes
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_training_that_runs_out_starts_again_from_the_first_weights_with_the_same_effective_batch(model, tmp_path):
     args = arguments(tmp_path, per_device_train_batch_size=16, max_steps=2)
     starts = []
