@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from brim.errors import InputError, NothingFitsError
+from brim.extras import needed
 from brim.finding import find
-from brim.integrations.extras import require
 
 AT_LEAST = "2.1"
 RESOLVER = "brim"
@@ -33,8 +33,8 @@ def register() -> None:
     Raises:
         InputError: OmegaConf is missing or too old.
     """
-    require("omegaconf", AT_LEAST)
-    from omegaconf import OmegaConf
+    with needed("omegaconf", AT_LEAST):
+        from omegaconf import OmegaConf
 
     if not OmegaConf.has_resolver(RESOLVER):
         OmegaConf.register_new_resolver(RESOLVER, BatchSizes())

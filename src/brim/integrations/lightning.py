@@ -11,17 +11,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import lightning.pytorch as pl
 from torch.utils.data import DataLoader
 
 from brim.devices import Device, resolve
 from brim.errors import InputError, NothingFitsError
+from brim.extras import needed, require
 from brim.finding.in_job import JobSearch, Ranks
 from brim.finding.observer import LogObserver
 from brim.findings import Finding
 from brim.integrations.even_plans import among_divisors, arithmetic, even_share, split_evenly
-from brim.integrations.extras import require
 from brim.integrations.lightning_probes import (
+    AT_LEAST,
     check_library,
     ddp_buckets,
     probe_trainer,
@@ -36,7 +36,9 @@ from brim.planning import BatchPlan
 from brim.probing.loop import LoopProber
 from brim.searching import Bounds, Strategy
 
-AT_LEAST = "2.5"
+with needed("lightning", AT_LEAST):
+    import lightning.pytorch as pl
+
 # How far above the batch it has is looked for more, where no effective batch is to be kept.
 GROWTH = 64
 

@@ -8,13 +8,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import lightning.pytorch as pl
 import torch
-from lightning.fabric.plugins.environments.lightning import LightningEnvironment
-from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 from brim.errors import InputError
+from brim.extras import needed
+
+AT_LEAST = "2.5"
+with needed("lightning", AT_LEAST):
+    import lightning.pytorch as pl
+    from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+    from lightning.pytorch.utilities.model_helpers import is_overridden
 
 _TRAINER_LOGGERS = ("lightning.pytorch", "lightning.fabric")
 

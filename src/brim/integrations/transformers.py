@@ -18,11 +18,11 @@ from typing import Any
 
 from brim.devices import Device, resolve
 from brim.errors import InputError, NothingFitsError
+from brim.extras import needed, require
 from brim.finding.in_job import JobSearch, Ranks
 from brim.finding.observer import LogObserver
 from brim.findings import Finding, Verdict
 from brim.integrations.even_plans import among_divisors, arithmetic, even_share, split_evenly
-from brim.integrations.extras import require
 from brim.integrations.samples import Repeated, longest_sample, num_elements
 from brim.integrations.telling import identity, job_logger
 from brim.integrations.trainer_probes import gather_alone
@@ -269,7 +269,8 @@ class _Job:
 
     def _trainer(self, **settings: Any) -> Any:
         """Make a trainer for a probe, without the callbacks and reports of the real one."""
-        from transformers import DefaultFlowCallback
+        with needed("transformers", AT_LEAST):
+            from transformers import DefaultFlowCallback
 
         args = copy.copy(self._args)
         for name, value in {**_QUIET, **settings}.items():

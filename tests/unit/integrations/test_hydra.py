@@ -5,9 +5,10 @@ from omegaconf import OmegaConf
 from omegaconf.errors import InterpolationResolutionError
 from tests.conftest import WORKLOADS
 
+from brim import extras
 from brim.errors import InputError
 from brim.findings import Finding
-from brim.integrations import extras, hydra
+from brim.integrations import hydra
 
 SIMPLE = f"{WORKLOADS}/simple.py:Train"
 

@@ -14,8 +14,8 @@ import torchmetrics
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, SubsetRandomSampler
 
+from brim import extras
 from brim.errors import InputError
-from brim.integrations import extras
 from brim.integrations.lightning import BatchSizeCallback
 from brim.integrations.lightning_probes import samples_per_rank
 

@@ -1,14 +1,11 @@
 """Sinks against the real libraries: what is written can be read back with them."""
 
-import subprocess
-import sys
-
 import pytest
 
+from brim import extras
 from brim.cases import Case
 from brim.errors import InputError
 from brim.findings import Finding, Findings, Probe, Verdict
-from brim.integrations import extras
 from brim.integrations.mlflow import MlflowSink, log_to_mlflow
 from brim.integrations.tensorboard import TensorBoardSink, log_to_tensorboard
 from brim.planning import BatchPlan
@@ -125,17 +122,3 @@ def test_a_version_too_old_says_which_is_needed(use, needed, monkeypatch):
     monkeypatch.setattr(extras.importlib.metadata, "version", lambda package: "2.9.1")
     with pytest.raises(InputError, match=needed):
         use()
-
-
-@pytest.mark.parametrize(
-    ("module", "construct", "extra"),
-    [
-        ("mlflow", "from brim.integrations.mlflow import MlflowSink as S; S('file:x', experiment='e')", "mlflow"),
-        ("tensorboard", "from brim.integrations.tensorboard import TensorBoardSink as S; S('x')", "tensorboard"),
-    ],
-)
-def test_a_missing_package_is_named_with_its_pip_install(module, construct, extra):
-    code = f"import sys; sys.modules[{module!r}] = None\n{construct}"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert run.returncode == 1
-    assert f"pip install 'brim[{extra}]'" in run.stderr

@@ -10,9 +10,9 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
+from brim import extras
 from brim.devices import make_meter
 from brim.errors import InputError
-from brim.integrations import extras
 from brim.integrations.transformers import fit_arguments, train
 from brim.probing.in_process import release_memory
 
