@@ -55,13 +55,20 @@ def test_mlflow_has_findings_and_plans_in_the_active_run(tmp_path, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore")
 def test_tensorboard_has_findings_and_plans(tmp_path):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.backend.event_processing.event_multiplexer import EventMultiplexer
+    from tensorboard.plugins.hparams import plugin_data_pb2
 
-    log_to_tensorboard(FINDINGS, tmp_path / "findings")
-    log_to_tensorboard(PLAN, tmp_path / "plan")
-    events = EventAccumulator(str(tmp_path / "findings")).Reload()
-    assert [event.value for event in events.Scalars("brim.seq_len_512.peak_bytes")] == [800]
-    assert "brim.planned" in EventAccumulator(str(tmp_path / "plan")).Reload().Tags()["scalars"]
+    for found in (FINDINGS, PLAN, PLAN):
+        log_to_tensorboard(found, tmp_path / "runs")
+    runs = EventMultiplexer().AddRunsFromDirectory(str(tmp_path / "runs")).Reload()
+    assert set(runs.Runs()) == {"findings", "plan", "plan-2"}
+    assert [event.value for event in runs.Scalars("findings", "brim.seq_len_512.peak_bytes")] == [800]
+    rows = {}
+    for run in runs.Runs():
+        start = runs.SummaryMetadata(run, "_hparams_/session_start_info").plugin_data.content
+        rows[run] = plugin_data_pb2.HParamsPluginData.FromString(start).session_start_info.hparams
+    assert rows["findings"]["brim.seq_len_512.microbatch"].number_value == 63
+    assert rows["plan"]["brim.effective"].number_value == rows["plan-2"]["brim.effective"].number_value == 80
 
 
 @pytest.mark.filterwarnings("ignore")  # MLflow's own
