@@ -5,6 +5,7 @@ The tree, with the built-in each class also is and the exit code of the command 
     BrimError                                      1
     ├── InputError (ValueError)                    2   a value that cannot be used
     │   ├── WorkloadNotFoundError (LookupError)    2   no such file, module or name; not a Workload
+    │   ├── MissingPackageError (ImportError)      2   a package that is not installed, with its pip install
     │   ├── LengthError                            2   a sample longer than what fits
     │   ├── RecordError                            2   a field of a document that is not as brim writes it
     │   └── PlanFileError                          2   a brim.toml that makes no sense, with the line
@@ -51,6 +52,10 @@ class InputError(BrimError, ValueError):
 
 class WorkloadNotFoundError(InputError, LookupError):
     """The address of a workload leads nowhere."""
+
+
+class MissingPackageError(InputError, ImportError):
+    """A package that is not installed; the message says how to install it."""
 
 
 class LengthError(InputError):

@@ -11,10 +11,17 @@ from brim.searching import Among, Bounds, Guided
 from brim.searching.among import divisors
 
 
-def among_divisors(share: int, *, start: int, device: Device) -> tuple[Bounds, Among]:
-    """Return how to search for the largest microbatch that divides the share of a rank, from about `start` on."""
-    sizes = divisors(share)
-    bounds = Bounds(cap=share, start=max(size for size in sizes if size <= max(1, start)))
+def among_divisors(share: int, *, start: int, device: Device, most: int | None = None) -> tuple[Bounds, Among]:
+    """Return how to search for the largest microbatch that divides the share of a rank, from about `start` on.
+
+    Args:
+        share: The samples of each rank.
+        start: About where to begin.
+        device: What it must fit into.
+        most: The largest microbatch of use; None for the whole share.
+    """
+    sizes = tuple(size for size in divisors(share) if most is None or size <= max(1, most))
+    bounds = Bounds(cap=sizes[-1], start=max(size for size in sizes if size <= max(1, start)))
     return bounds, Among(sizes=sizes, inner=Guided(limit_bytes=device.limit_bytes, noise=device.noise))
 
 

@@ -4,7 +4,8 @@
 
     register()  # before the configuration is read
 
-The parts are the workload, its case, and settings of `brim.find`; the last two may be left out.
+The parts are the workload, its case, and settings of `brim.find`; the last two may be left out. A workload's file is
+looked for where Hydra was started, also with `hydra.job.chdir=true`.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from __future__ import annotations
 import difflib
 import inspect
 import json
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from brim.errors import InputError, NothingFitsError
+from brim.extras import needed
 from brim.finding import find
-from brim.integrations.extras import require
 
 AT_LEAST = "2.1"
 RESOLVER = "brim"
@@ -33,8 +36,8 @@ def register() -> None:
     Raises:
         InputError: OmegaConf is missing or too old.
     """
-    require("omegaconf", AT_LEAST)
-    from omegaconf import OmegaConf
+    with needed("omegaconf", AT_LEAST):
+        from omegaconf import OmegaConf
 
     if not OmegaConf.has_resolver(RESOLVER):
         OmegaConf.register_new_resolver(RESOLVER, BatchSizes())
@@ -53,6 +56,7 @@ class BatchSizes:
             parts: The workload; its case; settings of `brim.find`. The last two may be left out.
         """
         workload, case, settings = _checked(*parts)
+        workload = _from_original_folder(workload)
         key = json.dumps([workload, case, settings], sort_keys=True)
         if key not in self._found:
             (finding,) = find(workload, cases=[case] if case else None, **settings)
@@ -60,6 +64,19 @@ class BatchSizes:
                 raise NothingFitsError(f"{workload}: {finding.note}.")
             self._found[key] = finding.microbatch
         return self._found[key]
+
+
+def _from_original_folder(workload: str) -> str:
+    """Return the address of a file as seen from where Hydra was started: a run may have changed to its own folder."""
+    hydra = sys.modules.get("hydra")
+    target, _, name = workload.rpartition(":")
+    if hydra is None or not target.endswith(".py"):
+        return workload
+    try:
+        path = Path(hydra.utils.get_original_cwd()) / target
+    except ValueError:  # Hydra is imported and runs nothing
+        return workload
+    return f"{path}:{name}" if path.is_file() else workload
 
 
 def _checked(

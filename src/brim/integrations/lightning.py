@@ -11,22 +11,22 @@ from __future__ import annotations
 
 from typing import Any
 
-import lightning.pytorch as pl
 from torch.utils.data import DataLoader
 
 from brim.devices import Device, resolve
 from brim.errors import InputError, NothingFitsError
+from brim.extras import needed, require
 from brim.finding.in_job import JobSearch, Ranks
 from brim.finding.observer import LogObserver
 from brim.findings import Finding
 from brim.integrations.even_plans import among_divisors, arithmetic, even_share, split_evenly
-from brim.integrations.extras import require
 from brim.integrations.lightning_probes import (
-    as_before,
+    AT_LEAST,
     check_library,
     ddp_buckets,
     probe_trainer,
     quiet,
+    samples_per_rank,
     stage_loader,
     train_loader,
 )
@@ -36,7 +36,9 @@ from brim.planning import BatchPlan
 from brim.probing.loop import LoopProber
 from brim.searching import Bounds, Strategy
 
-AT_LEAST = "2.5"
+with needed("lightning", AT_LEAST):
+    import lightning.pytorch as pl
+
 # How far above the batch it has is looked for more, where no effective batch is to be kept.
 GROWTH = 64
 
@@ -51,7 +53,8 @@ class BatchSizeCallback(pl.Callback):
         batch_arg_name: The attribute that the module or its datamodule makes its loader with.
         effective: Samples per optimizer step of `fit` over all ranks, kept exact by accumulation; None to change no
             accumulation and look for the largest batch.
-        cap: The largest batch to try; None for 64 times what it is now.
+        cap: The largest batch to try; None for 64 times what it is now. No batch is tried that is larger than a rank's
+            samples.
         memory: What the process may have in all, e.g. `"8GiB"`; None for what is free on the device.
         fill: The share of `memory` that the peak may use.
         steps: Optimizer steps in each probe, or batches of an evaluation.
@@ -187,21 +190,22 @@ class BatchSizeCallback(pl.Callback):
         device = self._device(trainer)
         loader = train_loader(owner, self._name)
         sample = longest_sample(loader.dataset)
+        # A batch of more than there is would leave none where the loader drops the last one.
+        most = samples_per_rank(loader, ranks=ranks.count)
         accumulation = trainer.accumulate_grad_batches
         strategy = share = None
         now = getattr(owner, self._name)
         if self._effective is None:
-            cap = GROWTH * now if self._cap is None else self._cap
-            bounds = Bounds(cap=cap, start=min(now, cap))
+            bounds = self._bounds(now, most)
         else:
             share = even_share(self._effective, ranks=ranks.count)
-            bounds, strategy = among_divisors(share, start=now, device=device)
+            bounds, strategy = among_divisors(share, start=now, most=most, device=device)
 
         def loop(size: int) -> None:
             held = 2 if (size < share if share else accumulation > 1) else 1
             data = Repeated(sample, size * held * self._steps)
             buckets = ddp_buckets(pl_module) if ranks.count > 1 else []  # noqa: F841  held while the probe runs
-            with as_before(trainer, pl_module), quiet():
+            with quiet():
                 probe = probe_trainer(trainer, steps=self._steps, accumulation=held)
                 probe.fit(pl_module, DataLoader(data, batch_size=size, collate_fn=loader.collate_fn))
 
@@ -216,23 +220,25 @@ class BatchSizeCallback(pl.Callback):
         device = self._device(trainer)
         loader = stage_loader(stage, trainer)
         sample = longest_sample(loader.dataset)
-        now = getattr(owner, self._name)
-        cap = GROWTH * now if self._cap is None else self._cap
-        if hasattr(loader.dataset, "__len__"):
-            cap = max(1, min(cap, -(-len(loader.dataset) // ranks.count)))
+        bounds = self._bounds(getattr(owner, self._name), samples_per_rank(loader, ranks=ranks.count))
 
         def loop(size: int) -> None:
             # One batch more than is looked at: in it the probe is ended, before the module sums anything up.
             data = Repeated(sample, size * (self._steps + 1))
             batches = DataLoader(data, batch_size=size, collate_fn=loader.collate_fn)
-            with as_before(trainer, pl_module), quiet():
+            with quiet():
                 probe = probe_trainer(trainer, steps=self._steps, evaluates=True)
                 getattr(probe, stage)(pl_module, batches)
 
         return self._search(
-            trainer, pl_module, LoopProber(loop, device, kind="eval"), Bounds(cap=cap, start=min(now, cap)), device,
-            ranks, strategy=None, settings={"elements": num_elements(sample), "stage": stage},
+            trainer, pl_module, LoopProber(loop, device, kind="eval"), bounds, device, ranks, strategy=None,
+            settings={"elements": num_elements(sample), "stage": stage},
         )  # fmt: skip
+
+    def _bounds(self, now: int, most: int | None) -> Bounds:
+        cap = GROWTH * now if self._cap is None else self._cap
+        cap = cap if most is None else min(cap, most)
+        return Bounds(cap=cap, start=min(now, cap))
 
     def _device(self, trainer: pl.Trainer) -> Device:
         return resolve(str(trainer.strategy.root_device), memory=self._memory, fill=self._fill)

@@ -8,13 +8,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import lightning.pytorch as pl
 import torch
-from lightning.fabric.plugins.environments.lightning import LightningEnvironment
-from lightning.pytorch.utilities.model_helpers import is_overridden
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 from brim.errors import InputError
+from brim.extras import needed
+
+AT_LEAST = "2.5"
+with needed("lightning", AT_LEAST):
+    import lightning.pytorch as pl
+    from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+    from lightning.pytorch.utilities.model_helpers import is_overridden
 
 _TRAINER_LOGGERS = ("lightning.pytorch", "lightning.fabric")
 
@@ -44,15 +48,6 @@ def probe_trainer(trainer: pl.Trainer, *, steps: int, accumulation: int = 1, eva
 def ddp_buckets(pl_module: pl.LightningModule) -> list[torch.Tensor]:
     """Return as much memory as DDP takes for exchanging gradients: probes run without it, each rank alone."""
     return [torch.zeros_like(parameter) for parameter in pl_module.parameters() if parameter.requires_grad]
-
-
-@contextmanager
-def as_before(trainer: pl.Trainer, pl_module: pl.LightningModule) -> Iterator[None]:
-    """Give the module back to its trainer."""
-    try:
-        yield
-    finally:
-        pl_module.trainer = trainer
 
 
 @contextmanager
@@ -94,6 +89,16 @@ def stage_loader(stage: str, trainer: pl.Trainer) -> DataLoader[Any]:
     """Return the loader that a trainer has loaded for a stage."""
     name = {"fit": "train_dataloader", "validate": "val_dataloaders"}.get(stage, f"{stage}_dataloaders")
     return _single(getattr(trainer, name), f"trainer.{stage} has loaded")
+
+
+def samples_per_rank(loader: DataLoader[Any], *, ranks: int) -> int | None:
+    """Return how many samples of a loader each rank gets; None where its data has no length."""
+    if isinstance(loader.sampler, DistributedSampler):
+        return max(1, len(loader.sampler))
+    counted: Any = loader.dataset if isinstance(loader.dataset, IterableDataset) else loader.sampler
+    if not hasattr(counted, "__len__"):
+        return None
+    return max(1, -(-len(counted) // ranks))
 
 
 def _single(loader: Any, where: str) -> DataLoader[Any]:

@@ -11,18 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lm_eval.models.huggingface import HFLM
-
 from brim.devices import resolve
 from brim.errors import NothingFitsError
+from brim.extras import needed, require
 from brim.finding.in_job import JobSearch, Ranks
 from brim.finding.observer import LogObserver
-from brim.integrations.extras import require
 from brim.integrations.telling import job_logger
 from brim.probing.loop import LoopProber
 from brim.searching import Bounds
 
 AT_LEAST = "0.4"
+with needed("lm-eval", AT_LEAST):
+    from lm_eval.models.huggingface import HFLM
 # The batch to try first for the longest requests; each group starts from what the one before it got.
 FIRST = 8
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from brim.extras import missing_extra, require
 from brim.findings import Findings
-from brim.integrations.extras import missing_extra, require
 from brim.integrations.records import metrics_of, parameters_of
 from brim.planning import BatchPlan
 from brim.sweeping.results import TrialResult, is_number

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
+from brim.extras import missing_extra, require
 from brim.findings import Findings
-from brim.integrations.extras import missing_extra, require
 from brim.integrations.records import metrics_of, parameters_of
 from brim.planning import BatchPlan
 from brim.sweeping.observer import format_value
@@ -42,7 +43,11 @@ class TensorBoardSink:
 
 
 def log_to_tensorboard(found: Findings | BatchPlan, folder: str | Path) -> None:
-    """Write findings or a plan as a run in TensorBoard's table of hyperparameters.
+    """Write findings or a plan as a run of its own in TensorBoard's table of hyperparameters.
+
+    Args:
+        found: What `brim.find` or `brim.plan` returned.
+        folder: What `tensorboard --logdir` is given. The run is `findings` or `plan` in it; a second one `findings-2`.
 
     Raises:
         InputError: It is neither, or TensorBoard is missing or too old.
@@ -51,8 +56,15 @@ def log_to_tensorboard(found: Findings | BatchPlan, folder: str | Path) -> None:
     parameters = parameters_of(found)
     # A run without a metric has no row.
     metrics = metrics_of(found) or {"brim.planned": 1.0}
-    with writer_class(log_dir=str(folder)) as writer:
+    # TensorBoard shows one row of a run, so every document is one.
+    with writer_class(log_dir=str(_new_run(found, Path(folder)))) as writer:
         writer.add_hparams(parameters, metrics, run_name=".")
+
+
+def _new_run(found: Findings | BatchPlan, folder: Path) -> Path:
+    name = "plan" if isinstance(found, BatchPlan) else "findings"
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return next(run for each in names if not (run := folder / each).exists())
 
 
 def _writer_class(option: str) -> Any:

@@ -18,14 +18,14 @@ from typing import Any
 
 from brim.devices import Device, resolve
 from brim.errors import InputError, NothingFitsError
+from brim.extras import needed, require
 from brim.finding.in_job import JobSearch, Ranks
 from brim.finding.observer import LogObserver
 from brim.findings import Finding, Verdict
 from brim.integrations.even_plans import among_divisors, arithmetic, even_share, split_evenly
-from brim.integrations.extras import require
 from brim.integrations.samples import Repeated, longest_sample, num_elements
 from brim.integrations.telling import identity, job_logger
-from brim.integrations.trainer_probes import gather_alone, model_as_before
+from brim.integrations.trainer_probes import gather_alone
 from brim.planning import BatchPlan
 from brim.planning.batch_plan import check_count
 from brim.probing.loop import LoopProber
@@ -89,7 +89,8 @@ def fit_arguments(
         make_trainer: Returns a new `Trainer` for the arguments it is given.
         args: The arguments to fill.
         effective: Samples per optimizer step over all ranks; None for what `args` amount to now.
-        generation: Arguments of `model.generate`, e.g. `{"max_new_tokens": 64}`, to find its batch as well.
+        generation: Arguments of `model.generate`, e.g. `{"max_new_tokens": 64}`, to find its batch as well, for samples
+            of `eval_dataset`, or of `train_dataset` where there is no other.
         device: `auto`, `cpu` or `cuda:N`.
         memory: What the process may have in all, e.g. `"8GiB"`; None for what is free on the device.
         fill: The share of `memory` that the peak may use.
@@ -119,9 +120,9 @@ def fit_arguments(
         evaluation = job.find_eval(trainer)
         args.per_device_eval_batch_size = evaluation.microbatch
         job.tell(f"evaluating with {evaluation.microbatch}")
-        if generation is not None:
-            generate = job.find_generate(trainer, generation)
-            job.tell(f"generating with {generate.microbatch}")
+    if generation is not None:
+        generate = job.find_generate(trainer, generation)
+        job.tell(f"generating with {generate.microbatch}")
     return Fitted(plan=plan, train=train, eval=evaluation, generate=generate)
 
 
@@ -189,8 +190,7 @@ class _Job:
                 per_device_train_batch_size=size, gradient_accumulation_steps=accumulation, max_steps=self._steps
             )
             probe.train_dataset = Repeated(sample, size * accumulation * self._steps * self._ranks.count)
-            with model_as_before(probe.model):
-                probe.train()
+            probe.train()
 
         bounds, strategy = among_divisors(share, start=self._args.train_batch_size, device=self._device)
         settings = {**self._settings(trainer, sample), "share": share}
@@ -198,7 +198,8 @@ class _Job:
 
     def find_eval(self, trainer: Any) -> Finding:
         """Find the largest batch of an evaluation, beside the optimizer's state where there is training."""
-        sample = longest_sample(_one(trainer.eval_dataset))
+        dataset = _one(trainer.eval_dataset)
+        sample = longest_sample(dataset)
         is_generating = getattr(self._args, "predict_with_generate", False) and trainer.compute_metrics is not None
         self.tell("looking for the evaluation's batch" + (", by generating" if is_generating else ""))
 
@@ -206,25 +207,26 @@ class _Job:
             # A step that makes the optimizer's state; of two samples, since a batch norm refuses one.
             few = min(2, self._args.per_device_train_batch_size)
             probe = self._trainer(per_device_train_batch_size=few, per_device_eval_batch_size=size, max_steps=1)
-            with model_as_before(probe.model):
-                if probe.train_dataset is not None:
-                    one = longest_sample(probe.train_dataset, most=1)
-                    accumulation = probe.args.gradient_accumulation_steps
-                    probe.train_dataset = Repeated(one, few * accumulation * self._ranks.count)
-                    probe.train()
-                gather_alone(probe, self._ranks.count)
-                probe.evaluate(Repeated(sample, size * self._steps * self._ranks.count))
+            if probe.train_dataset is not None:
+                one = longest_sample(probe.train_dataset, most=1)
+                accumulation = probe.args.gradient_accumulation_steps
+                probe.train_dataset = Repeated(one, few * accumulation * self._ranks.count)
+                probe.train()
+            gather_alone(probe, self._ranks.count)
+            probe.evaluate(Repeated(sample, size * self._steps * self._ranks.count))
 
         return self._find(
             LoopProber(loop, self._device, kind="generate" if is_generating else "eval", ends_itself=True),
-            self._eval_bounds(trainer),
+            self._eval_bounds(dataset),
             {**self._settings(trainer, sample), "trains": trainer.train_dataset is not None},
         )
 
     def find_generate(self, trainer: Any, generation: Mapping[str, Any]) -> Finding:
         """Find the largest batch of `model.generate`."""
-        self.tell("looking for the batch of model.generate")
-        sample = longest_sample(_one(trainer.eval_dataset))
+        source = "train_dataset" if trainer.eval_dataset is None else "eval_dataset"
+        self.tell(f"looking for the batch of model.generate, with the longest sample of {source}")
+        dataset = _one(getattr(trainer, source))
+        sample = longest_sample(dataset)
 
         def loop(size: int) -> None:
             probe = self._trainer(per_device_eval_batch_size=size)
@@ -236,7 +238,7 @@ class _Job:
 
         return self._find(
             LoopProber(loop, self._device, kind="generate", ends_itself=True),
-            self._eval_bounds(trainer),
+            self._eval_bounds(dataset),
             {**self._settings(trainer, sample), "generation": repr(sorted(generation.items()))},
         )
 
@@ -251,8 +253,8 @@ class _Job:
             raise NothingFitsError(f"{prober.kind}: {finding.note}. `brim plan --ladder` shows what saves how much.")
         return finding
 
-    def _eval_bounds(self, trainer: Any) -> Bounds:
-        dataset, now = _one(trainer.eval_dataset), self._args.eval_batch_size
+    def _eval_bounds(self, dataset: Any) -> Bounds:
+        now = self._args.eval_batch_size
         cap = max(1, len(dataset) // self._ranks.count) if hasattr(dataset, "__len__") else GROWTH * now
         return Bounds(cap=cap, start=min(now, cap))
 
@@ -267,7 +269,8 @@ class _Job:
 
     def _trainer(self, **settings: Any) -> Any:
         """Make a trainer for a probe, without the callbacks and reports of the real one."""
-        from transformers import DefaultFlowCallback
+        with needed("transformers", AT_LEAST):
+            from transformers import DefaultFlowCallback
 
         args = copy.copy(self._args)
         for name, value in {**_QUIET, **settings}.items():

@@ -13,12 +13,18 @@ from typing import Any
 import torch
 from torch import nn
 
+from brim.probing.attributes import Attributes
+
 
 @contextmanager
 def restored() -> Iterator[None]:
-    """Put every live module, optimizer, scheduler, scaler and random generator back when the block ends."""
+    """Put every live module, optimizer, scheduler, scaler and random generator back when the block ends.
+
+    Of a module, its attributes as well, as far as `Attributes` follows them.
+    """
     generators = Generators()
     modules, optimizers, others = _find_live()
+    attributes = Attributes(modules)
     tensors = _Tensors()
     saved_modules = [_ModuleState(module, tensors) for module in modules]
     saved_optimizers = [_OptimizerState(optimizer, tensors) for optimizer in optimizers]
@@ -26,6 +32,7 @@ def restored() -> Iterator[None]:
     try:
         yield
     finally:
+        attributes.restore()
         for module in saved_modules:
             module.restore()
         for optimizer in saved_optimizers:
@@ -90,7 +97,7 @@ class _ModuleState:
             tensors.save(data)
             if parameter.grad is not None:
                 tensors.save(parameter.grad)
-            self._details.append((parameter, data, parameter.grad, parameter.requires_grad))
+            self._details.append((parameter, type(parameter), data, parameter.grad, parameter.requires_grad))
         for buffer in self._buffers.values():
             if buffer is not None:
                 tensors.save(buffer)
@@ -101,10 +108,13 @@ class _ModuleState:
             self._module._parameters[name] = parameter
         for name, buffer in self._buffers.items():
             self._module._buffers[name] = buffer
-        for parameter, data, grad, requires_grad in self._details:
+        for parameter, kind, data, grad, requires_grad in self._details:
             parameter.data = data
             parameter.grad = grad
-            parameter.requires_grad_(requires_grad)
+            if parameter.requires_grad != requires_grad:
+                parameter.requires_grad_(requires_grad)
+            if type(parameter) is not kind:  # that of a lazy module was made for its first batch
+                parameter.__class__ = kind
 
 
 class _OptimizerState:

@@ -32,7 +32,7 @@ _SHAPE = {
     "dimensions": [{"name": TEXT, "keys": [TEXT], "columns": [_COLUMN], "num_duplicates": COUNT}],
     "exclude": [Each(ANY)],
     "include": [Each(ANY)],
-    "base": Each(ANY),
+    "base": Maybe(Each(ANY)),  # null where the sweep has none
     "metric": Maybe({"name": TEXT, "goal": one_of("min", "max")}),
     "batch_key": TEXT,
     "auto": Each(ANY),

@@ -17,7 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from brim.errors import DeviceError, InputError
+from brim.errors import DeviceError
+from brim.extras import missing_extra
 from brim.sweeping.outcome import LOG_FILE, ExitKind, TrialOutcome
 from brim.sweeping.resources import Resources
 from brim.sweeping.trial import TrialRequest, make_directory, run_trial
@@ -227,5 +228,5 @@ def _import_ray() -> Any:
     try:
         import ray
     except ImportError as error:
-        raise InputError("--engine ray needs Ray. Install it with: pip install 'brim[ray]'") from error
+        raise missing_extra("ray", "--engine ray") from error
     return ray

@@ -60,7 +60,7 @@ def sweep(
         source: A sweep file, or the mapping that one would hold.
         out: Where journal, configurations, logs and results go; None for `NAME.sweep` beside `NAME.yaml`.
         command: What each trial runs, before what the file says.
-        engine: `local`, or `ray` (`pip install 'brim[ray]'`).
+        engine: `local`, or `ray` (`pip install '.[ray]'` in brim's folder).
         jobs: The most trials at once on this machine; None for as many as its cores, memory and GPUs allow.
         ray_address: A Ray cluster to run on; None for one that is started here.
         cpus: Cores of each trial, before what the file says.

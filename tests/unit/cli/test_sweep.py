@@ -90,6 +90,20 @@ def test_a_run_ends_with_its_results_and_goes_on_where_it_stopped(brim_cli, grid
     assert "Best score: 6 with value=3" in run.stdout
 
 
+def test_a_sweep_without_a_base_goes_on_and_is_shown_and_reported(brim_cli, tmp_path):
+    document = {"command": [sys.executable, "-c", "pass", "{config}"], "sweep": {"product": {"lr": [0.1, 0.2]}}}
+    (tmp_path / "grid.yaml").write_text(yaml.safe_dump(document))
+    assert brim_cli("sweep", "grid.yaml", "--max-experiments", "1").returncode == 0
+    again = brim_cli("sweep", "grid.yaml", "--json")
+    assert again.returncode == 0, again.stderr
+    assert [trial["status"] for trial in json.loads(again.stdout)["trials"]] == ["done", "done"]
+    results = brim_cli("sweep", "results", "grid.sweep", "--json")
+    assert results.returncode == 0, results.stderr
+    assert [trial["config"] for trial in json.loads(results.stdout)["trials"]] == [{"lr": 0.1}, {"lr": 0.2}]
+    report = brim_cli("report", "grid.sweep")
+    assert report.returncode == 0, report.stderr
+
+
 def test_a_sweep_may_be_run_from_another_folder(brim_cli, tmp_path):
     (tmp_path / "project").mkdir()
     (tmp_path / "project" / "train.py").write_text(

@@ -1,13 +1,16 @@
 """The resolver in real OmegaConf configurations."""
 
+import sys
+
 import pytest
 from omegaconf import OmegaConf
 from omegaconf.errors import InterpolationResolutionError
 from tests.conftest import WORKLOADS
 
+from brim import extras
 from brim.errors import InputError
 from brim.findings import Finding
-from brim.integrations import extras, hydra
+from brim.integrations import hydra
 
 SIMPLE = f"{WORKLOADS}/simple.py:Train"
 
@@ -39,6 +42,34 @@ def test_what_was_found_is_not_searched_again(monkeypatch):
         ("train.py:Finetune", {"cases": None}),
         ("train.py:Finetune", {"cases": None, "goal": "fastest"}),
     ]
+
+
+class Hydra:
+    """Stands in for Hydra, of which one function is asked; it is no dependency of the tests."""
+
+    def __init__(self, folder):
+        self.utils, self._folder = self, folder
+
+    def get_original_cwd(self):
+        if self._folder is None:
+            raise ValueError("get_original_cwd() must only be used after HydraConfig is initialized")
+        return str(self._folder)
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_a_file_is_looked_for_where_hydra_was_started(is_running, tmp_path, monkeypatch):
+    found = Finding(case={}, microbatch=7, stopped_by="memory", confirmed=True, probes=())
+    seen = []
+    monkeypatch.setattr(hydra, "find", lambda workload, **settings: seen.append(workload) or (found,))
+    monkeypatch.setitem(sys.modules, "hydra", Hydra(tmp_path if is_running else None))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "train.py").touch()
+    monkeypatch.chdir(tmp_path / "run")
+    addresses = ["train.py:Finetune", "other.py:Finetune", "package.module:Finetune", SIMPLE]
+    for address in addresses:
+        assert OmegaConf.create({"batch_size": f"${{brim:{address}}}"}).batch_size == 7
+    expected = f"{tmp_path}/train.py:Finetune" if is_running else "train.py:Finetune"
+    assert seen == [expected, *addresses[1:]]
 
 
 def test_nothing_fits_is_an_error_of_the_configuration(monkeypatch):

@@ -1,5 +1,6 @@
 """The callback in the place of Lightning's BatchSizeFinder, with the real library, also under DDP."""
 
+import itertools
 import math
 import os
 import subprocess
@@ -9,26 +10,30 @@ from pathlib import Path
 import lightning.pytorch as pl
 import pytest
 import torch
+import torchmetrics
 from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, SubsetRandomSampler
 
+from brim import extras
 from brim.errors import InputError
-from brim.integrations import extras
 from brim.integrations.lightning import BatchSizeCallback
+from brim.integrations.lightning_probes import samples_per_rank
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the library's own
 WORKLOADS = Path(__file__).parents[2] / "workloads"
 
 
 class Module(pl.LightningModule):
-    """Runs out of memory above 7 rows, and keeps what it saw."""
+    """Runs out of memory above 7 rows; its class keeps what it saw, since what a module keeps of probes is put back."""
+
+    shapes, evaluated, weights = [], [], []
 
     def __init__(self, batch_size=2):
         super().__init__()
+        for seen in (self.shapes, self.evaluated, self.weights):
+            seen.clear()
         self.batch_size = batch_size
         self.net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
-        self.shapes = []
-        self.evaluated = []
-        self.weights = []
 
     def training_step(self, batch, index):
         self.shapes.append(tuple(batch.shape))
@@ -65,7 +70,7 @@ class Module(pl.LightningModule):
 
     def train_dataloader(self):
         rows = [torch.ones(9 if index == 5 else 4) for index in range(24)]
-        return torch.utils.data.DataLoader(
+        return DataLoader(
             rows, batch_size=self.batch_size, collate_fn=lambda rows: nn.utils.rnn.pad_sequence(rows, batch_first=True)
         )
 
@@ -101,6 +106,35 @@ def test_without_an_effective_batch_the_largest_is_taken():
     assert trainer.accumulate_grad_batches == 1
 
 
+class Small(Module):
+    """Has six samples, and a loader that drops a last batch that is not full."""
+
+    def train_dataloader(self):
+        return DataLoader(torch.ones(6, 4), batch_size=self.batch_size, drop_last=True)
+
+
+@pytest.mark.parametrize(("effective", "expected"), [(None, (6, 1)), (12, (6, 2)), (8, (4, 2))])
+def test_no_batch_of_fit_is_larger_than_the_dataset(effective, expected):
+    module = Small()
+    trainer = make_trainer(BatchSizeCallback(effective=effective, memory="4GiB", cache=False, steps=1))
+    trainer.fit(module)
+    assert (module.batch_size, trainer.accumulate_grad_batches) == expected
+    assert trainer.global_step == 2
+
+
+@pytest.mark.parametrize(
+    ("loader", "expected"),
+    [
+        (DataLoader(range(9), sampler=DistributedSampler(range(9), num_replicas=2, rank=0)), 5),
+        (DataLoader(range(9), sampler=SubsetRandomSampler(range(3))), 2),
+        (DataLoader(range(9)), 5),
+        (DataLoader(type("Endless", (IterableDataset,), {"__iter__": itertools.count})()), None),
+    ],
+)
+def test_a_ranks_samples_are_counted_once(loader, expected):
+    assert samples_per_rank(loader, ranks=2) == expected
+
+
 def test_an_evaluation_gets_a_size_of_its_own_and_loads_its_data_with_it():
     module, callback = Module(batch_size=4), BatchSizeCallback(memory="4GiB", cache=False, steps=2, cap=8)
     make_trainer(callback).validate(module)
@@ -128,18 +162,55 @@ def test_validate_test_and_predict_get_a_size_of_their_own_and_leave_that_of_tra
     assert module.trainer is trainer
 
 
+class Counting(Module):
+    """Counts and collects as modules do, and builds a layer when it is set up."""
+
+    def __init__(self):
+        super().__init__(batch_size=4)
+        self.num_steps, self.outs, self.num_summed = 0, [], None
+        self.mean = torchmetrics.MeanMetric()
+
+    def setup(self, stage):
+        self.head = nn.Linear(1, 1)
+
+    def training_step(self, batch, index):
+        self.num_steps += 1
+        self.mean.update(batch.mean())
+        return self.head(super().training_step(batch, index)[None])
+
+    def validation_step(self, batch, index):
+        super().validation_step(batch, index)
+        self.outs.append(batch)
+        self.mean.update(batch.mean())
+
+    def on_validation_epoch_end(self):
+        self.num_summed = sum(map(len, self.outs))
+        self.outs.clear()
+
+
+def test_what_a_module_counts_and_collects_is_of_its_own_run_alone():
+    module, trainer = Counting(), make_trainer(BatchSizeCallback(memory="4GiB", cache=False, steps=2, cap=8))
+    trainer.validate(module)
+    assert module.num_summed == 24
+    assert module.mean.update_count == 3
+    trainer.fit(module)
+    assert (module.num_steps, module.mean.update_count) == (2, 5)
+    # What was trained is the layer that the module has.
+    assert module.head.weight in trainer.optimizers[0].state
+
+
 def test_a_loader_that_does_not_follow_the_batch_size_is_refused():
-    module, loader = Module(), torch.utils.data.DataLoader(torch.ones(24, 4), batch_size=3)
+    module, loader = Module(), DataLoader(torch.ones(24, 4), batch_size=3)
     with pytest.raises(InputError, match="The loader of test has batches of 3, and batch_size is 2"):
         make_trainer(BatchSizeCallback(cache=False)).test(module, loader)
-    loader = torch.utils.data.DataLoader(torch.ones(24, 4), batch_size=2)
+    loader = DataLoader(torch.ones(24, 4), batch_size=2)
     with pytest.raises(InputError, match=r"hand none to trainer\.test"):
         make_trainer(BatchSizeCallback(cache=False, memory="4GiB", cap=4)).test(module, loader)
     assert module.batch_size == 2
 
 
 def test_a_loader_handed_to_fit_is_refused_and_nothing_stays_changed():
-    module, loader = Module(), torch.utils.data.DataLoader(torch.ones(24, 4), batch_size=2)
+    module, loader = Module(), DataLoader(torch.ones(24, 4), batch_size=2)
     settings = {"memory": "4GiB", "cache": False, "steps": 1}
     trainer = make_trainer(BatchSizeCallback(effective=4, **settings))
     trainer.accumulate_grad_batches = 7
@@ -174,7 +245,7 @@ def test_a_module_of_the_other_package_is_told_which_is_needed():
             return None
 
         def train_dataloader(self):
-            return torch.utils.data.DataLoader(torch.ones(24, 4), batch_size=self.batch_size)
+            return DataLoader(torch.ones(24, 4), batch_size=self.batch_size)
 
     trainer = pytorch_lightning.Trainer(
         accelerator="cpu", callbacks=[BatchSizeCallback()], logger=False, enable_checkpointing=False,

@@ -4,14 +4,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
+from brim import extras
 from brim.devices import make_meter
 from brim.errors import InputError
-from brim.integrations import extras
 from brim.integrations.transformers import fit_arguments, train
 from brim.probing.in_process import release_memory
 
@@ -22,13 +23,17 @@ ROWS = [LONG if index == 9 else SHORT for index in range(16)]
 
 
 class Limited(GPT2LMHeadModel):
-    """Runs out of memory above a number of rows, and keeps the shapes it saw."""
+    """Runs out of memory above a number of rows; its class keeps the shapes, as what a model keeps is put back."""
+
+    shapes: ClassVar = []
 
     def __init__(self, config, *, largest=10**6):
         super().__init__(config)
-        self.largest, self.shapes = largest, []
+        self.largest, self.num_calls = largest, 0
+        self.shapes.clear()
 
     def forward(self, input_ids=None, **inputs):
+        self.num_calls += 1
         self.shapes.append((*input_ids.shape, self.training))
         if len(input_ids) > self.largest * (1 if self.training else 2):
             raise torch.OutOfMemoryError("CUDA out of memory.")
@@ -79,6 +84,7 @@ def test_the_largest_divisor_that_fits_is_filled_in_and_the_model_is_as_it_was(m
     assert args.per_device_eval_batch_size == fitted.eval.microbatch == 14
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert watcher.num_begins == 0
+    assert model.num_calls == 0
     assert "forward" not in vars(model)
     assert not model.is_gradient_checkpointing
     # Every probe of the training microbatch saw the longest sample only; that of an evaluation trains on two samples.
@@ -101,6 +107,21 @@ def test_generation_is_probed_by_generating(tmp_path):
     assert fitted.train is None
     assert fitted.generate.microbatch == 12
     assert model.shapes[-1] == (12, 48 + 3, False)  # the last of four steps of decoding
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_without_an_eval_dataset_generation_is_probed_with_samples_of_training(tmp_path):
+    model = Limited(CONFIG, largest=6)
+    args = arguments(tmp_path, per_device_train_batch_size=2, per_device_eval_batch_size=8)
+
+    def make_trainer(args):
+        return Trainer(model=model, args=args, data_collator=collate, train_dataset=ROWS)
+
+    generation = {"max_new_tokens": 4, "do_sample": False}
+    fitted = fit_arguments(make_trainer, args, generation=generation, device="cpu", memory="4GiB", cache=False, steps=1)
+    assert fitted.eval is None
+    assert fitted.generate.microbatch == 12  # of 16 samples
+    assert (12, 48 + 3, False) in model.shapes
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -262,5 +262,5 @@ def test_a_document_edited_by_hand_is_shown_or_refused(data):
 
 def test_without_the_extra_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "vl_convert", None)
-    with pytest.raises(InputError, match=r"pip install 'brim\[report\]'"):
+    with pytest.raises(InputError, match=r"from brim's folder with: pip install '\.\[report\]'"):
         page(made.findings())

@@ -6,7 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from brim.errors import InputError
+from brim.extras import missing_extra
 from brim.reporting.page.section import ChartSpec
 
 # The grammar that charts.py is written in; vl-convert carries several.
@@ -44,9 +44,7 @@ def draw(spec: ChartSpec) -> Markup:
     try:
         import vl_convert
     except ImportError as error:
-        raise InputError(
-            "brim report needs a package that is not installed. Install it with: pip install 'brim[report]'"
-        ) from error
+        raise missing_extra("report", "brim report") from error
     whole = {"background": None, "autosize": {"type": "fit-x", "contains": "padding"}, "config": _CONFIG, **spec}
     svg: str = vl_convert.vegalite_to_svg(whole, vl_version=VEGA_LITE)
     return Markup(svg)
