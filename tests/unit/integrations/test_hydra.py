@@ -1,5 +1,7 @@
 """The resolver in real OmegaConf configurations."""
 
+import shutil
+import subprocess
 import sys
 
 import pytest
@@ -70,6 +72,22 @@ def test_a_file_is_looked_for_where_hydra_was_started(is_running, tmp_path, monk
         assert OmegaConf.create({"batch_size": f"${{brim:{address}}}"}).batch_size == 7
     expected = f"{tmp_path}/train.py:Finetune" if is_running else "train.py:Finetune"
     assert seen == [expected, *addresses[1:]]
+
+
+@pytest.mark.parametrize("chdir", ["true", "false"])
+def test_hydra_itself_finds_the_batch_of_a_file_beside_its_script(chdir, tmp_path):
+    shutil.copy(WORKLOADS / "simple.py", tmp_path)
+    settings = "{rows: 16}, {cap: 3, device: cpu, memory: 640MiB, cache: false}"
+    (tmp_path / "config.yaml").write_text(f'batch_size: "${{brim:simple.py:Evaluate, {settings}}}"\n')
+    (tmp_path / "train.py").write_text(
+        "import hydra\nfrom brim.integrations.hydra import register\n\nregister()\n\n\n"
+        '@hydra.main(version_base=None, config_path=".", config_name="config")\n'
+        "def main(config):\n    print(config.batch_size)\n\n\nmain()\n"
+    )
+    command = [sys.executable, "train.py", f"hydra.job.chdir={chdir}"]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines()[-1] == "3"
 
 
 def test_nothing_fits_is_an_error_of_the_configuration(monkeypatch):
