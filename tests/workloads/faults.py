@@ -73,6 +73,12 @@ class Hangs(Train):
         threading.Event().wait()
 
 
+class HangsWithAChild(Hangs):
+    def step(self, batch):
+        subprocess.Popen(["sleep", "1000"])
+        super().step(batch)
+
+
 class DiesOnce(Train):
     """Dies the first time it runs for real."""
 

@@ -114,10 +114,11 @@ def command(
 def find_and_print(workload: str | list[str], *, as_json: bool, **settings: Any) -> int:
     """Search, print what was found, also when the search was cut short, and return the exit code."""
     from brim.cli.output import observer, print_findings, print_text
+    from brim.cli.signals import end_like_ctrl_c
     from brim.finding import find
 
     try:
-        with observer() as told:
+        with end_like_ctrl_c(), observer() as told:
             findings = find(workload, observer=told, **settings)
     except (BrimError, KeyboardInterrupt) as error:
         found_before = getattr(error, "findings", None)

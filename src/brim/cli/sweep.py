@@ -67,7 +67,8 @@ def command(
     `brim sweep results DIR` shows what came out.
     """
     from brim.cli.output import warn
-    from brim.cli.sweep_output import print_plan, sweep_observer, terminate_like_ctrl_c
+    from brim.cli.signals import end_like_ctrl_c
+    from brim.cli.sweep_output import print_plan, sweep_observer
     from brim.sweeping.plan_file import PLAN_FILE
     from brim.sweeping.results import SweepResults
     from brim.sweeping.sweep import sweep, sweep_directory
@@ -90,7 +91,7 @@ def command(
     settings |= {"engine": engine, "jobs": jobs, "ray_address": ray_address}
     settings["sinks"] = _sinks(file, mlflow, tensorboard)
     try:
-        with terminate_like_ctrl_c(), sweep_observer() as told:
+        with end_like_ctrl_c(), sweep_observer() as told:
             results = sweep(file, observer=told, **settings)
     except (DeviceError, SweepStoppedError, KeyboardInterrupt) as error:
         directory = sweep_directory(file, out)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 
 from rich.text import Text
 
@@ -20,16 +19,6 @@ from brim.sweeping.results import PLANNED, SweepResults, TrialResult, overview
 def sweep_observer() -> AbstractContextManager[SweepObserver]:
     """Return a live view of a sweep on a terminal, log lines elsewhere, both on standard error."""
     return live_or_lines(LiveSweepObserver, LogSweepObserver)
-
-
-@contextmanager
-def terminate_like_ctrl_c() -> Iterator[None]:
-    """Take SIGTERM, which schedulers send, for Ctrl-C: trials are ended and noted."""
-    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 def print_plan(results: SweepResults, *, as_json: bool) -> None:

@@ -86,13 +86,13 @@ def _watch_devices(plan: KeptPlan | None, *, interval_seconds: float | None, cou
 def _watch_job(
     run: Sequence[str], path: Path | None, book: PlanBook, *, interval_seconds: float | None, as_json: bool
 ) -> int:
-    from brim.cli.sweep_output import terminate_like_ctrl_c
+    from brim.cli.signals import end_like_ctrl_c
     from brim.watching.checklist import has_passed, judge
     from brim.watching.following import follow
     from brim.watching.job import Job
 
     plan = book.active
-    with terminate_like_ctrl_c(), ExitStack() as stack:
+    with end_like_ctrl_c(), ExitStack() as stack:
         display = stack.enter_context(_display(plan, note="", as_json=as_json, with_job=True))
         job = stack.enter_context(Job(run, output=_passed_through(display.console, as_json=as_json)))
         seen = follow(job, display.show, interval_seconds or display.interval_seconds)

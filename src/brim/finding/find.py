@@ -14,10 +14,10 @@ from brim.finding.observer import LogObserver, Observer
 from brim.finding.run import Run
 from brim.finding.subject import Subject
 from brim.findings import FASTEST, LARGEST, Findings
+from brim.groups import PROBING_VARIABLE
 from brim.planning.buckets import bucket_edges
 from brim.planning.lengths import as_lengths, check_longest
 from brim.probing import Prober
-from brim.probing.groups import PROBING_VARIABLE
 from brim.probing.meeting import Meeting
 from brim.searching import Bounds, Doubling, Estimate, Fastest, ScaleTable, Strategy
 from brim.searching.bounds import LARGEST_MICROBATCH

@@ -21,7 +21,7 @@ from brim.devices import Device
 from brim.devices.cpu import num_oom_kills
 from brim.errors import InputError, WorkloadError
 from brim.findings import Probe, Race, Verdict
-from brim.probing.groups import PROBING_VARIABLE, kill_group
+from brim.groups import PROBING_VARIABLE, kill_group
 from brim.probing.mixing import Mix
 from brim.probing.outcome import Outcome, Traced, outcome_from
 

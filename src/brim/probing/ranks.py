@@ -30,7 +30,7 @@ from brim.cases import Case
 from brim.devices import make_meter
 from brim.devices.cpu import num_oom_kills
 from brim.findings import Race, Verdict
-from brim.probing.groups import die_with_parent
+from brim.groups import die_with_parent
 from brim.probing.merging import is_from_peer, merge_outcomes
 from brim.probing.mixing import Mix, mixed
 from brim.probing.trial import run_trial

@@ -21,13 +21,13 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from brim.cases import Case
 from brim.errors import InputError, TraceError
 from brim.findings import Race
+from brim.groups import PROBING_VARIABLE, die_with_parent, kill_group
 from brim.importing import OBJECTS_BETWEEN_COLLECTIONS
-from brim.probing.groups import PROBING_VARIABLE, die_with_parent, kill_group
 from brim.probing.mixing import mixed
 from brim.probing.tracer import Tracer
 from brim.workload import Workload, load
@@ -58,6 +58,14 @@ class Server:
         self._request_fd = request_fd
         self._event_fd = event_fd
         self._tracer: Tracer | None = None
+        self._child_pid: int | None = None
+
+    def end(self, *_: object) -> NoReturn:
+        """End all that runs here, whole groups, with what the workload has started, and this process."""
+        for pid in (self._child_pid, self._tracer.pid if self._tracer else None):
+            if pid is not None:
+                kill_group(pid)
+        os._exit(1)
 
     def serve(self) -> None:
         """Load the workload, then answer requests until the pipe closes."""
@@ -69,6 +77,9 @@ class Server:
         except BaseException as error:  # noqa: BLE001  the user's module may raise anything, an interrupt as well
             self._emit({"say": "load_failed", "message": _describe(error), "traceback": _users_traceback(error)})
             return
+        if not reusable:
+            # The workload runs in this process, which may then hear no signal that can be handled.
+            die_with_parent(int(os.environ[PROBING_VARIABLE]))
         self._emit({"say": "ready", "kind": workload_class.kind, "reusable": reusable})
         for request in self._requests():
             if not reusable:
@@ -110,6 +121,7 @@ class Server:
         if pid == 0:
             try:
                 os.setsid()
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
                 os.close(self._request_fd)
                 die_with_parent(parent_pid)
                 self._answer(workload_class, request)
@@ -117,9 +129,11 @@ class Server:
                 sys.stdout.flush()
                 sys.stderr.flush()
                 os._exit(0)
+        self._child_pid = pid
         self._emit({"say": "started", "pid": pid})
         _, status = os.waitpid(pid, 0)
         kill_group(pid)  # whatever the workload started and left behind
+        self._child_pid = None
         self._emit({"say": "ended", "exit_code": os.waitstatus_to_exitcode(status)})
 
     def _answer_by_tracer(self, workload_class: type[Workload], request: dict[str, Any]) -> None:
@@ -264,7 +278,6 @@ def _users_traceback(error: BaseException) -> str:
 
 def main() -> None:
     """Run the server described by the JSON in the first argument."""
-    die_with_parent(int(os.environ[PROBING_VARIABLE]))
     faulthandler.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # torch says so at its first import where NumPy is missing; it is no output of the workload's.
@@ -273,7 +286,10 @@ def main() -> None:
     for fd in (settings["request_fd"], settings["event_fd"]):
         os.set_inheritable(fd, False)  # a program that the workload starts has no business with them
     sys.argv = [settings["address"].rpartition(":")[0]]
-    Server(**settings).serve()
+    server = Server(**settings)
+    signal.signal(signal.SIGTERM, server.end)
+    die_with_parent(int(os.environ[PROBING_VARIABLE]), by=signal.SIGTERM)
+    server.serve()
 
 
 if __name__ == "__main__":

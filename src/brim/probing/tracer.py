@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Callable
 from typing import Any
 
-from brim.probing.groups import die_with_parent, kill_group
+from brim.groups import die_with_parent, kill_group
 
 _DONE = b"."
 
@@ -32,6 +33,7 @@ class Tracer:
         if self.pid == 0:
             try:
                 os.setsid()
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
                 die_with_parent(parent_pid)
                 os.close(self._request_fd)
                 os.close(self._done_fd)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from brim.planning.throughput import rates_of_races
 from brim.searching.bounds import Bounds
+
+# How far below a size that failed when it was run once more others are not believed either, as a share; twice as far
+# after every other failure. Processes of one kind may need 10% more than those of another: heaps differ.
+DISTRUST = 0.01
+MOST_DISTRUST = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +34,36 @@ class Known:
     trials: tuple[Trial, ...] = ()
 
     @property
+    def ceiling(self) -> float:
+        """Up to where sizes that fitted are believed: a size that failed after it had fitted says that others may."""
+        unconfirmed = [
+            trial.microbatch
+            for number, trial in enumerate(self.trials)
+            if not trial.fits and any(t.fits and t.microbatch == trial.microbatch for t in self.trials[:number])
+        ]
+        return min(
+            (size * (1 - min(MOST_DISTRUST, DISTRUST * 2**number)) for number, size in enumerate(unconfirmed)),
+            default=math.inf,
+        )
+
+    @property
     def largest_fit(self) -> int | None:
-        """The largest microbatch that fitted and has not failed since."""
+        """The largest microbatch that fitted and has not failed since, nor lies too near to one that has."""
         failed = {trial.microbatch for trial in self.trials if not trial.fits}
-        return max((t.microbatch for t in self.trials if t.fits and t.microbatch not in failed), default=None)
+        ceiling = self.ceiling
+        return max(
+            (t.microbatch for t in self.trials if t.fits and t.microbatch not in failed and t.microbatch <= ceiling),
+            default=None,
+        )
 
     @property
     def smallest_oom(self) -> int | None:
-        """The smallest microbatch above the largest fit that did not fit."""
-        floor = self.largest_fit or 0
-        return min((t.microbatch for t in self.trials if not t.fits and t.microbatch > floor), default=None)
+        """The smallest microbatch above the largest fit that did not fit, or is not believed to."""
+        floor, ceiling = self.largest_fit or 0, self.ceiling
+        return min(
+            (t.microbatch for t in self.trials if t.microbatch > floor and (not t.fits or t.microbatch > ceiling)),
+            default=None,
+        )
 
     @property
     def middle(self) -> int | None:

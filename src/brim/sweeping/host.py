@@ -23,7 +23,7 @@ from pathlib import Path
 import psutil
 
 from brim.devices.cpu import num_oom_kills
-from brim.probing.groups import adopt_orphans, die_with_parent, kill_group
+from brim.groups import adopt_orphans, die_with_parent, kill_group
 from brim.sweeping.jobs import MARK, Job
 from brim.sweeping.outcome import LOG_FILE, Exit
 from brim.sweeping.processes import children, kill_all, spawn

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from brim.probing.groups import die_with_parent
+from brim.groups import die_with_parent
 from brim.sweeping.jobs import Job
 
 

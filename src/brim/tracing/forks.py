@@ -12,6 +12,8 @@ from typing import Any
 
 import psutil
 
+from brim.groups import die_with_parent
+
 _PIPE_BYTES = 65536
 
 
@@ -26,9 +28,11 @@ class Fork:
     def start(cls, call: Callable[[], Any]) -> Fork:
         """Run a call in a process of its own; it is waited for by `result` alone."""
         read_end, write_end = os.pipe()
+        parent_pid = os.getpid()
         pid = os.fork()
         if pid == 0:
             try:
+                die_with_parent(parent_pid)
                 os.close(read_end)
                 os.write(write_end, json.dumps(call()).encode())
             finally:

@@ -201,7 +201,8 @@ def wait_until(condition, seconds=60):
         time.sleep(0.05)
 
 
-def test_ctrl_c_is_exit_code_130_prints_what_was_found_and_leaves_nothing(tmp_path: Path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_ctrl_c_is_exit_code_130_prints_what_was_found_and_leaves_nothing(tmp_path: Path, number):
     command = [sys.executable, "-m", "brim", "find", f"{FAULTS}:HangsForLongRows", *SMALL]
     command += ["--cap", "2", "--case", "rows=64,256", "--json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
@@ -209,7 +210,7 @@ def test_ctrl_c_is_exit_code_130_prints_what_was_found_and_leaves_nothing(tmp_pa
         assert process.poll() is None
     wait_until(lambda: len(descendants(process.pid)) >= 2)
     children = descendants(process.pid)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Interrupted" in errors
@@ -217,10 +218,11 @@ def test_ctrl_c_is_exit_code_130_prints_what_was_found_and_leaves_nothing(tmp_pa
     wait_until(lambda: not any(child.is_running() for child in children), 10)
 
 
-def test_when_brim_itself_is_killed_its_probes_die_with_it(tmp_path: Path):
-    command = [sys.executable, "-m", "brim", "find", f"{FAULTS}:Hangs", *SMALL, "--strategy", "doubling"]
+@pytest.mark.parametrize("strategy", ["guided", "doubling"])
+def test_when_brim_itself_is_killed_all_that_its_probes_and_traces_started_dies_with_it(tmp_path: Path, strategy):
+    command = [sys.executable, "-m", "brim", "find", f"{FAULTS}:HangsWithAChild", *SMALL, "--strategy", strategy]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=tmp_path)
-    wait_until(lambda: len(descendants(process.pid)) >= 2)
+    wait_until(lambda: any(child.name() == "sleep" for child in descendants(process.pid)))
     children = descendants(process.pid)
     process.kill()
     process.wait()

@@ -146,3 +146,16 @@ def test_a_multiple_above_the_cap_leaves_nothing():
 def test_a_start_above_the_cap_is_refused():
     with pytest.raises(InputError, match="start 9 is above the cap 8"):
         Bounds(cap=8, start=9)
+
+
+@pytest.mark.parametrize("strategy", [Doubling(refine=True), Guided(limit_bytes=1000)])
+@pytest.mark.parametrize(("fits_in_another", "share"), [(147, 0.5), (900, 0.9), (991, 0.97)])
+def test_where_another_process_needs_more_few_confirmations_fail(strategy, fits_in_another, share):
+    """Sizes up to 1,000 fit where they are searched, and fewer where they are confirmed, as between two heaps."""
+    search, num_failed = Search(strategy, Bounds(cap=4096)), 0
+    while (ask := search.ask()) is not None:
+        fits = ask.microbatch <= (fits_in_another if ask.confirms else 1000)
+        num_failed += ask.confirms and not fits
+        search.tell(ask.microbatch, fits=fits, peak_bytes=ask.microbatch if fits else None)
+    assert num_failed <= 9
+    assert share * fits_in_another <= search.answer <= fits_in_another

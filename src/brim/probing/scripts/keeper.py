@@ -16,7 +16,7 @@ import time
 
 import psutil
 
-from brim.probing.groups import adopt_orphans
+from brim.groups import adopt_orphans
 
 # How long what a command started may take to end by itself after it.
 _FAREWELL_SECONDS = 1.0

@@ -21,10 +21,13 @@ def kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def die_with_parent(parent_pid: int) -> None:
-    """Ask the kernel to end this process when its parent dies, however it dies; end now where it already has."""
+def die_with_parent(parent_pid: int, *, by: signal.Signals = signal.SIGKILL) -> None:
+    """Ask the kernel to end this process when its parent dies, however it dies; end now where it already has.
+
+    `by` is the signal that it gets; one that can be handled lets it end what it has started.
+    """
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, by)
     if os.getppid() != parent_pid:
         os._exit(1)
 
