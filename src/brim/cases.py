@@ -83,7 +83,8 @@ def as_cases(cases: Iterable[Mapping[str, CaseValue]] | None) -> list[Case]:
     """Turn what a caller passed as `cases` into a list; None means the one default case."""
     if cases is None:
         return [Case()]
-    if isinstance(cases, (str, Mapping)):
+    cases = list(cases) if isinstance(cases, Iterable) and not isinstance(cases, (str, Mapping)) else cases
+    if not isinstance(cases, list) or not all(isinstance(case, Mapping) for case in cases):
         raise InputError(f"`cases` must be a list of mappings, not {cases!r}. Use for example [{{'seq_len': 512}}].")
     listed = [case if isinstance(case, Case) else Case(case) for case in cases]
     if not listed:

@@ -108,6 +108,14 @@ class PlanFileError(InputError):
         self.line = line
 
 
+class UsersTraceback(Exception):  # noqa: N818  it is shown, never raised
+    """The traceback of another process, shown by Python above the error that it led to."""
+
+    def __str__(self) -> str:
+        """Return it as the process would have printed it."""
+        return f"\n\n{self.args[0]}"
+
+
 class WorkloadError(BrimError, RuntimeError):
     """The user's own code failed for another reason than memory.
 
@@ -122,6 +130,8 @@ class WorkloadError(BrimError, RuntimeError):
         self.phase = phase
         self.traceback = traceback
         self.log_tail = log_tail
+        if traceback is not None:
+            self.__cause__ = UsersTraceback(traceback)
 
 
 class IdleStepError(WorkloadError):

@@ -108,9 +108,13 @@ def check_address(address: str) -> None:
 
 def check_class(found: object, address: str) -> type[Workload]:
     """Return `found` when it is a usable Workload subclass; refuse it otherwise."""
+    if isinstance(found, Workload):
+        name = type(found).__name__
+        raise WorkloadNotFoundError(f"{name}() is an instance. Pass the class {name}: every probe makes its own.")
+    name = address.rpartition(":")[2]
     if not (isinstance(found, type) and issubclass(found, Workload)) or found is Workload:
         raise WorkloadNotFoundError(
-            f"{address} is not a brim.Workload. Write `class {address.rpartition(':')[2] or 'Name'}(brim.Workload)` "
+            f"{address} is not a brim.Workload. Write `class {name if name.isidentifier() else 'Name'}(brim.Workload)` "
             "with build, batch and step."
         )
     if found.kind not in KINDS:
@@ -151,6 +155,10 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def _import_module(target: str, address: str) -> ModuleType:
+    if not all(part.isidentifier() for part in target.split(".")):
+        raise WorkloadNotFoundError(
+            f"{target!r} in {address} is neither a Python file nor a module. Use file.py:Name or package.module:Name."
+        )
     try:
         return importlib.import_module(target)
     except ModuleNotFoundError as error:

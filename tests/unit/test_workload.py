@@ -18,6 +18,11 @@ def import_state(monkeypatch):
             del sys.modules[name]
 
 
+def test_a_relative_name_is_neither_a_file_nor_a_module():
+    with pytest.raises(WorkloadNotFoundError, match=r"'./w' in ./w:X is neither a Python file nor a module"):
+        load("./w:X")
+
+
 def test_a_file_is_loaded_with_its_neighbours_importable():
     assert load(f"{WORKLOADS}/faults.py:StepRaises").__mro__[1].__name__ == "Train"
 

@@ -44,6 +44,11 @@ def available_bytes() -> int:
     return max(available // _AVAILABLE_STEP_BYTES * _AVAILABLE_STEP_BYTES, min(available, _AVAILABLE_STEP_BYTES))
 
 
+def total_bytes() -> int:
+    """Return the memory that the machine has."""
+    return int(psutil.virtual_memory().total)
+
+
 def noise() -> float:
     """Return by how much the peaks of equal processes differ here, as a share of the peak."""
     threshold = os.environ.get(_THRESHOLD_VARIABLE, "")

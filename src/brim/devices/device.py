@@ -37,6 +37,11 @@ class Device:
         return self.name == "cpu" and self.noise <= cpu.STEADY_NOISE
 
     @property
+    def is_more_than_there_is(self) -> bool:
+        """Whether the limit is above what the machine has, so that another one comes first."""
+        return self.name == "cpu" and self.limit_bytes > cpu.total_bytes()
+
+    @property
     def limit_bytes(self) -> int:
         """The peak that a microbatch may reach."""
         return int(self.memory_bytes * self.fill)
@@ -58,6 +63,8 @@ def resolve(name: str, *, memory: str | int | None, fill: float, num_sharing: in
         num_sharing: How many processes share what is free on the CPU.
     """
     check_fill(fill)
+    if not isinstance(name, str):
+        raise InputError(f"The device is {name!r}. Use auto, cpu or cuda:N.")
     memory_bytes = None if memory is None else parse_bytes(memory)
     if name == "auto":
         name = "cuda:0" if nvml.visible_gpus() else "cpu"

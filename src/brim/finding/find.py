@@ -22,7 +22,7 @@ from brim.probing.meeting import Meeting
 from brim.searching import Bounds, Doubling, Estimate, Fastest, ScaleTable, Strategy
 from brim.searching.bounds import LARGEST_MICROBATCH
 from brim.searching.estimate import MAX_TRIES
-from brim.units import parse_seconds
+from brim.units import format_bytes, parse_seconds
 from brim.workload import Workload
 
 # What a case is called that stands for a length, unless the user says otherwise.
@@ -140,6 +140,11 @@ def find(
     observer = observer or LogObserver()
     subject.check(listed, observer)
     found_device, limits_bytes = resolve_ranks(device, memory=memory, fill=fill, num_ranks=subject.ranks)
+    if found_device.is_more_than_there_is:
+        observer.warn(
+            f"The limit is {format_bytes(found_device.limit_bytes)}, more than this machine has: the kernel may end "
+            "processes before that. Ask for less memory, or set a cap."
+        )
 
     def search(device: Device, prober: Prober) -> Findings:
         fastest = Fastest(limit_bytes=device.limit_bytes, races=subject.command is None) if goal == FASTEST else None
@@ -199,6 +204,8 @@ def _strategy_maker(
 ) -> Callable[[Case], Strategy | None]:
     """Return what makes the strategy of a case; it answers None for `guided`, which waits for the trace."""
     if not isinstance(strategy, str):
+        if not hasattr(strategy, "propose"):
+            raise InputError(f"The strategy is {strategy!r}. Use {', '.join(STRATEGIES)}, or an object with `propose`.")
         return lambda case: strategy
     if strategy == "guided":
         return lambda case: None

@@ -44,9 +44,11 @@ class Subject:
         if ranks != 1 and not isolate:
             raise InputError(f"{ranks} ranks are {ranks} processes: leave out isolate=False.")
         self.ranks = ranks // nodes
-        workload: Any = given  # what is neither is refused by `address_of`
+        workload: Any = given
         if isinstance(workload, str):
             check_address(workload)
+        else:
+            check_class(workload, _called(workload))
         self._workload = workload
         self.label = workload if isinstance(workload, str) else _label(workload)
         self.identity = address_of(workload) if isolate else self.label
@@ -76,7 +78,12 @@ class Subject:
         from brim.probing.in_process import InProcessProber
 
         given = self._workload
-        return InProcessProber(load(given) if isinstance(given, str) else check_class(given, repr(given)), device)
+        return InProcessProber(load(given) if isinstance(given, str) else given, device)
+
+
+def _called(given: Any) -> str:
+    """Return what a user calls what was given in the place of a workload's class."""
+    return given.__name__ if isinstance(given, type) else repr(given)
 
 
 def _label(workload: type[Workload]) -> str:

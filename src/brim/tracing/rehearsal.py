@@ -6,6 +6,7 @@ processor and hardly on the batch: one kind takes 1 to 4 MiB where another takes
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass
 from functools import partial
 
@@ -23,9 +24,11 @@ from brim.workload import Workload, prepare
 SHARE = 1 / 8
 # The most of that size that is still worth it: a probe tells as much.
 _MOST_SHARE = 1 / 2
-# Smaller jobs than this, in bytes, cannot be told from what glibc maps for the first thread that asks it for memory:
-# 128 MiB of addresses, half of which it gives back. Source: `new_heap` in glibc's malloc/arena.c.
-_LEAST_BYTES = 72 * 2**20
+# Smaller jobs than this, in bytes, tell little of larger ones.
+_LEAST_BYTES = 16 * 2**20
+# glibc maps 128 MiB of addresses for every thread that asks it for memory and gives half of it back, which would hide
+# smaller growth: here all threads share one arena. Source: `new_heap` in glibc's malloc/arena.c, and its malloc.h.
+_M_ARENA_MAX = -8
 # How long it may take. A step that is slower makes every probe slow as well.
 _LONGEST_SECONDS = 5.0
 
@@ -68,6 +71,7 @@ class Rehearsal:
 
 
 def _grown_by_running(workload_class: type[Workload], case: Case, size: int, limit_bytes: int) -> int:
+    _share_one_arena()
     meter = CpuMeter()
     meter.limit(limit_bytes)
     workload = prepare(workload_class, case, torch.device("cpu"))
@@ -77,6 +81,11 @@ def _grown_by_running(workload_class: type[Workload], case: Case, size: int, lim
 
 
 def _grown_by_tracing(workload_class: type[Workload], case: Case, size: int) -> int:
+    _share_one_arena()
     meter = CpuMeter()
     trace(workload_class, case, size, steps=1, backing=Backing())
     return peak_data_bytes() - meter.baseline_bytes
+
+
+def _share_one_arena() -> None:
+    ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import traceback
 from pathlib import Path
 
 import psutil
@@ -224,6 +225,10 @@ def test_findings_made_before_an_error_are_kept():
         ({"cases": []}, "list of cases is empty"),
         ({"strategy": "guess"}, "Use one of: guided, estimate, doubling"),
         ({"strategy": "estimate"}, "Pass cap=64"),
+        ({"strategy": None}, "The strategy is None. Use guided, estimate, doubling, or an object"),
+        ({"device": None}, "The device is None. Use auto, cpu or cuda:N"),
+        ({"cases": 3}, "`cases` must be a list of mappings, not 3"),
+        ({"cases": [None]}, "`cases` must be a list of mappings"),
         ({"refine": True}, "refine goes with the strategy `doubling`"),
         ({"ranks": 0}, "ranks is 0"),
         ({"steps": 0}, "steps is 0"),
@@ -234,6 +239,33 @@ def test_findings_made_before_an_error_are_kept():
 def test_bad_input_is_refused_before_anything_runs(settings, message):
     with pytest.raises(InputError, match=message):
         find(f"{SIMPLE}:Train", **settings)
+
+
+@pytest.mark.parametrize("isolate", [True, False])
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (type("Mine", (brim.Workload,), {})(), r"Mine\(\) is an instance. Pass the class Mine"),
+        (None, "None is not a brim.Workload. Write `class Name"),
+        (dict, r"dict is not a brim.Workload. Write `class dict\(brim.Workload\)`"),
+    ],
+)
+def test_what_is_no_class_of_workloads_is_refused(given, message, isolate):
+    with pytest.raises(InputError, match=message):
+        brim.find(given, device="cpu", isolate=isolate)
+
+
+def test_a_limit_above_what_the_machine_has_is_warned_of(caplog):
+    find(f"{SIMPLE}:Evaluate", memory="900TiB", cap=1)
+    assert "more than this machine has" in caplog.text
+
+
+def test_pythons_own_traceback_shows_the_line_of_the_workload():
+    with pytest.raises(WorkloadError) as caught:
+        find(f"{FAULTS}:StepRaises", cap=1, strategy="doubling")
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "faults.py" in shown
+    assert "ZeroDivisionError: loss divided by nothing" in shown
 
 
 def test_time_ends_a_search_with_the_largest_that_fitted():

@@ -105,7 +105,7 @@ def test_a_rehearsal_that_fails_or_hangs_costs_no_curve(name):
 
 
 def test_a_job_too_small_to_tell_is_not_rehearsed():
-    small = MemoryCurve(((8, 8 * MIB), (32, 32 * MIB)))
+    small = MemoryCurve(((8, MIB), (32, 4 * MIB)))
     assert Rehearsal.start(Wide, Case(), small, goal=100, limit_bytes=2**40) is None
 
 
