@@ -167,6 +167,13 @@ def test_a_death_for_no_known_reason_is_tried_again_and_then_an_error(name, how)
     assert caught.value.microbatch == 1
 
 
+def test_what_is_shown_of_a_death_is_that_of_the_last_probe_alone():
+    with pytest.raises(UnclearError) as caught:
+        find(f"{FAULTS}:Segfaults", cap=4)
+    assert caught.value.log_tail.startswith("Fatal Python error: Segmentation fault")
+    assert caught.value.log_tail.count("Fatal Python error") == 1
+
+
 def test_a_probe_that_died_once_gets_another_chance():
     finding = find(f"{FAULTS}:DiesOnce", cap=4)[0]
     assert [probe.verdict for probe in finding.probes] == ["unclear", "fits", "fits"]
