@@ -31,6 +31,8 @@ from brim.units import format_bytes
 
 # How often a probe that ended for no known reason is tried again.
 NUM_RETRIES = 2
+# What torch says where BatchNorm meets a single sample.
+_BATCH_NORM_TEXT = "Expected more than 1 value per channel when training"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -214,8 +216,8 @@ def _workload_error(case: Case, outcome: Outcome) -> WorkloadError:
         message = f"The command failed at microbatch {outcome.probe.microbatch}{where}: {outcome.probe.detail}"
     else:
         message = f"{outcome.phase} failed at microbatch {outcome.probe.microbatch}{where}: {outcome.probe.detail}"
-    if outcome.probe.microbatch == 1 and outcome.phase == "step" and not outcome.idle:
-        message += "\nIf only a single sample fails, as with BatchNorm, start higher: start=2 (--start 2)."
+    if outcome.probe.microbatch == 1 and _BATCH_NORM_TEXT in (outcome.probe.detail or ""):
+        message += "\nBatchNorm cannot train on a single sample. Start higher: start=2 (--start 2)."
     return error_class(
         message + _full_log(outcome),
         phase=outcome.phase,

@@ -144,6 +144,13 @@ def test_an_error_of_the_workload_is_raised_and_never_read_as_an_oom(name, messa
         assert "brim/probing" not in caught.value.traceback
 
 
+@pytest.mark.parametrize(("address", "is_told"), [(f"{SIMPLE}:Normalized", True), (f"{FAULTS}:StepRaises", False)])
+def test_a_higher_start_is_advised_only_where_batch_norm_refused_a_single_sample(address, is_told):
+    with pytest.raises(WorkloadError, match="step failed at microbatch 1:") as caught:
+        find(address, cap=16, start=1)
+    assert ("--start 2" in str(caught.value)) is is_told
+
+
 @pytest.mark.parametrize(
     ("name", "missing"),
     [("DoesNothing", "forward or backward pass"), ("NoBackward", "backward pass"), ("NoOptimizer", "optimizer step")],
