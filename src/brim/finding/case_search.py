@@ -191,9 +191,8 @@ class CaseSearch:
         tried = min(probe.microbatch for probe in self._probes)
         limit = format_bytes(self.device.limit_bytes)
         if tried > self.bounds.smallest:
-            return (
-                f"no size tried fits into {limit}, the smallest was {tried}; allow more tries or time, or a lower cap"
-            )
+            lower = "a lower cap" if self.bounds.start is None else "a lower start or cap"
+            return f"no size tried fits into {limit}, the smallest was {tried}; allow more tries or time, or {lower}"
         # A trace knows nothing of what ranks share and of their buffers.
         is_whole = self.prober.ranks == 1
         needed = strategy.predicted_peak(tried) if isinstance(strategy, Guided) and is_whole else None

@@ -103,6 +103,13 @@ def test_nothing_fits_says_what_it_would_take():
     assert finding.probes[-1].verdict == "oom"
 
 
+@pytest.mark.parametrize(("start", "remedy"), [(None, "or a lower cap"), (16, "or a lower start or cap")])
+def test_where_no_size_tried_fits_a_lower_start_is_named_if_one_was_given(start, remedy):
+    finding = find(f"{SIMPLE}:Huge", strategy="estimate", cap=64, start=start, tries=1)[0]
+    assert finding.note.startswith("no size tried fits into")
+    assert finding.note.endswith(remedy)
+
+
 def test_a_process_above_its_limit_is_out_of_memory_however_little_the_job_takes():
     finding = find(f"{SIMPLE}:Normalized", memory="180MiB", start=2)[0]
     assert finding.status == "nothing_fits"
