@@ -114,3 +114,18 @@ def test_the_live_view_keeps_to_half_the_screen_around_the_current_case():
     assert "probing 7" in text
     assert "n=49" not in text
     assert "and 45 more cases" in text
+
+
+def test_the_live_view_says_that_the_workload_is_loaded_until_a_case_starts_or_a_note_comes():
+    case = Case({"seq": 64})
+    ends = [
+        lambda observer: observer.case_started(case),
+        lambda observer: observer.probe_started(case, Ask(7)),
+        lambda observer: observer.note("waiting for other nodes"),
+    ]
+    for end in ends:
+        observer = LiveObserver(Console(file=io.StringIO(), width=100, force_terminal=True))
+        observer.started([case], limit_bytes=1000)
+        assert "loading the workload" in shown(observer._draw())
+        end(observer)
+        assert "loading the workload" not in shown(observer._draw())
