@@ -65,10 +65,43 @@ def _failed(error: BaseException, code: int, *, as_json: bool) -> int:
 
 def main() -> None:
     """Run the command line and exit with the documented code."""
+    try:
+        code = _run()
+    except BrokenPipeError:
+        # The reader of our output went away, as in `brim … | head`.
+        _drop_output()
+        code = 0
+    except OSError as error:
+        if isinstance(error, BrimError) or not _output_fails():
+            raise
+        _drop_output()
+        sys.stderr.write(f"Error: standard output: {error.strerror}.\n")
+        code = 1
+    if code == INTERRUPTED:
+        sys.stderr.write("Interrupted.\n")
+    sys.exit(code)
+
+
+def _output_fails() -> bool:
+    """Return whether standard output takes nothing more: an error of writing does not say of which file it is."""
+    try:
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+    except OSError:
+        return True
+    return False
+
+
+def _drop_output() -> None:
+    """Let what is still to be written to standard output go nowhere, so that its end cannot fail."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _run() -> int:
     own = sys.argv[: sys.argv.index("--")] if "--" in sys.argv else sys.argv
     as_json = "--json" in own
     try:
-        code = app(standalone_mode=False) or 0
+        code: int = app(standalone_mode=False) or 0
     except BrimError as error:
         if "--debug" in own:
             raise
@@ -83,10 +116,4 @@ def main() -> None:
         code = _failed(error, error.exit_code, as_json=as_json)
     except (KeyboardInterrupt, typer.Abort) as error:
         code = _failed(error, INTERRUPTED, as_json=as_json)
-    except BrokenPipeError:
-        # The reader of our output went away, as in `brim … | head`.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
-    if code == INTERRUPTED:
-        sys.stderr.write("Interrupted.\n")
-    sys.exit(code)
+    return code

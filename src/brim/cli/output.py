@@ -64,7 +64,7 @@ def print_findings(findings: Findings, *, as_json: bool, error: BaseException | 
         print_json({**findings.to_dict(), **({} if error is None else {"error": describe(error)})})
         return
     console = results_console()
-    console.print(findings_table(findings))
+    console.print(findings_table(findings, console))
     for note in notes_of(findings):
         console.print(Text(note))
 

@@ -31,6 +31,8 @@ from brim.units import format_bytes
 
 # How often a probe that ended for no known reason is tried again.
 NUM_RETRIES = 2
+# What torch says where BatchNorm meets a single sample.
+_BATCH_NORM_TEXT = "Expected more than 1 value per channel when training"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -189,9 +191,8 @@ class CaseSearch:
         tried = min(probe.microbatch for probe in self._probes)
         limit = format_bytes(self.device.limit_bytes)
         if tried > self.bounds.smallest:
-            return (
-                f"no size tried fits into {limit}, the smallest was {tried}; allow more tries or time, or a lower cap"
-            )
+            lower = "a lower cap" if self.bounds.start is None else "a lower start or cap"
+            return f"no size tried fits into {limit}, the smallest was {tried}; allow more tries or time, or {lower}"
         # A trace knows nothing of what ranks share and of their buffers.
         is_whole = self.prober.ranks == 1
         needed = strategy.predicted_peak(tried) if isinstance(strategy, Guided) and is_whole else None
@@ -214,8 +215,8 @@ def _workload_error(case: Case, outcome: Outcome) -> WorkloadError:
         message = f"The command failed at microbatch {outcome.probe.microbatch}{where}: {outcome.probe.detail}"
     else:
         message = f"{outcome.phase} failed at microbatch {outcome.probe.microbatch}{where}: {outcome.probe.detail}"
-    if outcome.probe.microbatch == 1 and outcome.phase == "step" and not outcome.idle:
-        message += "\nIf only a single sample fails, as with BatchNorm, start higher: start=2 (--start 2)."
+    if outcome.probe.microbatch == 1 and _BATCH_NORM_TEXT in (outcome.probe.detail or ""):
+        message += "\nBatchNorm cannot train on a single sample. Start higher: start=2 (--start 2)."
     return error_class(
         message + _full_log(outcome),
         phase=outcome.phase,

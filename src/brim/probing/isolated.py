@@ -24,12 +24,12 @@ from brim.findings import Probe, Race, Verdict
 from brim.groups import PROBING_VARIABLE, kill_group
 from brim.probing.mixing import Mix
 from brim.probing.outcome import Outcome, Traced, outcome_from
+from brim.probing.server_log import ServerLog
 
 # How long a probe may go without reaching its next phase or step, unless the user says otherwise.
 DEFAULT_TIMEOUT_SECONDS = 600.0
 # How long tracing may take before the search goes on without it.
 TRACE_SECONDS = 60.0
-_LOG_TAIL_BYTES = 4000
 _GRACE_SECONDS = 10.0
 
 
@@ -61,7 +61,7 @@ class IsolatedProber:
         self._rendezvous = rendezvous
         self._limits_bytes = limits_bytes or (device.limit_bytes,)
         self._timeout_seconds = timeout_seconds or DEFAULT_TIMEOUT_SECONDS
-        self._log = tempfile.TemporaryFile("a+b")  # noqa: SIM115  closed by close()
+        self._log = ServerLog()
         # What killed ranks leave there goes with it; a probe without ranks writes nothing.
         self._scratch = tempfile.TemporaryDirectory(prefix="brim-ranks-") if len(limits_bytes) > 1 else None
         self._process: subprocess.Popen[bytes] | None = None
@@ -96,7 +96,7 @@ class IsolatedProber:
         reply = self._ask({**request, "race": race.to_dict() if race else None, "run": run}, self._timeout_seconds)
         if reply.message is not None:
             failed = reply.message["verdict"] in (Verdict.ERROR, Verdict.UNCLEAR)
-            tail = self._log_tail() if failed else ""
+            tail = self._log.tail() if failed else ""
             return outcome_from(microbatch, reply.message, sources=reply.message["sources"], log_tail=tail)
         killed = reply.exit_code == -signal.SIGKILL and not reply.hung
         if killed and kills_before is not None and (num_oom_kills() or 0) > kills_before:
@@ -104,7 +104,7 @@ class IsolatedProber:
             return Outcome(probe=Probe(microbatch=microbatch, verdict=Verdict.OOM, detail=detail), phase=reply.phase)
         detail = f"{self._how_it_died(reply)} during {reply.phase}"
         probe = Probe(microbatch=microbatch, verdict=Verdict.UNCLEAR, detail=detail)
-        return Outcome(probe=probe, phase=reply.phase, log_tail=self._log_tail(), hung=reply.hung)
+        return Outcome(probe=probe, phase=reply.phase, log_tail=self._log.tail(), hung=reply.hung)
 
     def trace(self, case: Case, *, cap: int, steps: int) -> Traced:
         """Trace the case in a fresh process; a failure is an answer without points."""
@@ -147,12 +147,12 @@ class IsolatedProber:
             "event_fd": event_write,
         }
         environment = {**os.environ, PROBING_VARIABLE: str(os.getpid())}
-        self._log.truncate(0)
+        self._log.clear()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "brim.probing.server", json.dumps(settings)],
             stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=self._log,
+            stdout=self._log.fileno(),
+            stderr=self._log.fileno(),
             pass_fds=(request_read, event_write),
             env=environment,
             start_new_session=True,
@@ -179,7 +179,7 @@ class IsolatedProber:
         assert self._events is not None
         message = self._events.next(max(self._timeout_seconds, DEFAULT_TIMEOUT_SECONDS))
         if message is None:
-            tail = self._log_tail()
+            tail = self._log.tail()
             what = "hung" if self._events.is_open else "ended"
             raise WorkloadError(f"The process {what} while loading {self._address}.", phase="load", log_tail=tail)
         if message["say"] == "refused":
@@ -190,7 +190,7 @@ class IsolatedProber:
                 f"Loading {self._address} failed: {message['message']}",
                 phase="load",
                 traceback=message["traceback"],
-                log_tail=self._log_tail(),
+                log_tail=self._log.tail(),
             )
         self._kind, self._reusable = message["kind"], message["reusable"]
 
@@ -198,6 +198,7 @@ class IsolatedProber:
         self._await_ready()
         assert self._events is not None
         self._child_pid = None
+        self._log.mark()
         reply = _Reply()
         try:
             os.write(self._request_fd, (json.dumps(request) + "\n").encode())
@@ -269,12 +270,6 @@ class IsolatedProber:
         if reply.exit_code is not None and reply.exit_code < 0:
             return f"was ended by {signal.Signals(-reply.exit_code).name}"
         return f"ended with exit code {reply.exit_code} and no result"
-
-    def _log_tail(self) -> str:
-        # pread leaves the position alone, which the children share.
-        size = os.fstat(self._log.fileno()).st_size
-        tail = os.pread(self._log.fileno(), _LOG_TAIL_BYTES, max(0, size - _LOG_TAIL_BYTES))
-        return tail.decode(errors="replace")
 
 
 class _Events:

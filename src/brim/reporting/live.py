@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
+from rich.padding import Padding
 from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
@@ -34,7 +35,9 @@ class LiveObserver:
         self._ask: Ask | None = None
         self._best: Probe | None = None
         self._output = ""
+        self._is_loading = False
         self._spinner = Spinner("dots", style="cyan")
+        self._loading = Spinner("dots", Text("loading the workload", "dim"), style="cyan")
         self._live = Live(console=console, refresh_per_second=8, transient=True, get_renderable=self._draw)
 
     def __enter__(self) -> LiveObserver:
@@ -45,18 +48,18 @@ class LiveObserver:
         self._live.stop()
 
     def started(self, cases: list[Case], *, limit_bytes: int) -> None:
-        """Draw a row for each case."""
-        self._cases, self._limit_bytes = cases, limit_bytes
+        """Draw a row for each case; the workload is loaded before the first of them starts."""
+        self._cases, self._limit_bytes, self._is_loading = cases, limit_bytes, True
 
     def case_started(self, case: Case) -> None:
         """Move to the case's row."""
-        self._current, self._ask, self._best = case, None, None
+        self._current, self._ask, self._best, self._is_loading = case, None, None, False
         if case:
             self._console.print(Text(f"case {case}", "bold"))
 
     def probe_started(self, case: Case, ask: Ask) -> None:
         """Show what is being tried."""
-        self._ask = ask
+        self._ask, self._is_loading = ask, False
 
     def probe_ended(self, case: Case, probe: Probe, following: Ask | None) -> None:
         """Print the probe's line."""
@@ -75,6 +78,7 @@ class LiveObserver:
 
     def note(self, message: str) -> None:
         """Print a dim line."""
+        self._is_loading = False
         self._console.print(Text(f"  {message}", "dim"))
 
     def warn(self, message: str) -> None:
@@ -87,7 +91,9 @@ class LiveObserver:
         for case in shown:
             table.add_row(*self._row(case))
         hidden = len(self._cases) - len(shown)
-        below = [Text(f" and {hidden} more cases", "dim")] if hidden else []
+        below: list[RenderableType] = [Text(f" and {hidden} more cases", "dim")] if hidden else []
+        if self._is_loading:
+            below.append(Padding(self._loading, (0, 1)))
         if self._output:
             below.append(Text(f"   {self._output}", "dim", no_wrap=True, overflow="ellipsis"))
         return Group(table, *below)

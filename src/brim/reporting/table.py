@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from rich import box
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
@@ -13,26 +16,21 @@ from brim.history import Remembered
 from brim.units import format_bytes, format_rate, format_seconds
 
 _BAR_WIDTH = 20
+_NAMES = ("case", "microbatch", "peak", "fill", "samples/s", "probes", "OOMs", "time", "stopped by")
+_LEFT_ALIGNED = ("case", "fill", "stopped by")
+# What a narrow terminal does without, first to last; the rest is the answer.
+_DROPPED_FIRST = ("fill", "OOMs", "time", "probes", "samples/s", "stopped by")
+# Wider than any table, in columns.
+_UNBOUNDED = 100_000
 
 
-def findings_table(findings: Findings) -> Table:
-    """Return the table that ends a search."""
-    limit_bytes = findings.limit_bytes
-    where = findings.device_name if findings.ranks == 1 else f"{findings.ranks} ranks of {findings.device_name}"
-    title = f"{findings.workload} ({findings.kind}) on {where}, limit {format_bytes(limit_bytes)}"
-    table = Table(title=escape(title), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
-    table.add_column("case")
-    table.add_column("microbatch", justify="right", style="bold")
-    table.add_column("peak", justify="right")
-    table.add_column("fill")
-    table.add_column("samples/s", justify="right")
-    table.add_column("probes", justify="right")
-    table.add_column("OOMs", justify="right")
-    table.add_column("time", justify="right")
-    table.add_column("stopped by")
-    for finding in findings:
-        table.add_row(*_row(finding, limit_bytes))
-    return table
+def findings_table(findings: Findings, console: Console) -> Table:
+    """Return the table that ends a search, without the columns that the console has no room for."""
+    for num_dropped in range(len(_DROPPED_FIRST)):
+        table = _table_without(findings, _DROPPED_FIRST[:num_dropped])
+        if _whole_width(table, console) <= console.width:
+            return table
+    return _table_without(findings, _DROPPED_FIRST)
 
 
 def history_table(rows: list[Remembered], *, now: float) -> Table:
@@ -74,6 +72,32 @@ def bar(used_bytes: int | None, limit_bytes: int) -> Text:
     share = used_bytes / limit_bytes
     full = min(_BAR_WIDTH, round(share * _BAR_WIDTH))
     return Text.assemble(("█" * full, "cyan"), ("░" * (_BAR_WIDTH - full), "dim"), f" {share:4.0%}")
+
+
+def _table_without(findings: Findings, dropped: Collection[str]) -> Table:
+    limit_bytes = findings.limit_bytes
+    where = findings.device_name if findings.ranks == 1 else f"{findings.ranks} ranks of {findings.device_name}"
+    title = f"{findings.workload} ({findings.kind}) on {where}, limit {format_bytes(limit_bytes)}"
+    table = Table(title=escape(title), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+    names = [name for name in _NAMES if name not in dropped]
+    for name in names:
+        table.add_column(
+            name,
+            justify="left" if name in _LEFT_ALIGNED else "right",
+            style="bold" if name == "microbatch" else None,
+            # A case that is wider than the terminal goes on in the next line, where cases still differ.
+            no_wrap=name != "case",
+            overflow="fold",
+        )
+    for finding in findings:
+        cells = dict(zip(_NAMES, _row(finding, limit_bytes), strict=True))
+        table.add_row(*(cells[name] for name in names))
+    return table
+
+
+def _whole_width(table: Table, console: Console) -> int:
+    """Return how many columns the table takes where nothing is wrapped or cut."""
+    return console.measure(table, options=console.options.update_width(_UNBOUNDED)).maximum
 
 
 def _row(finding: Finding, limit_bytes: int) -> list[str | Text]:

@@ -301,3 +301,15 @@ def test_the_goal_fastest_gives_a_rate_and_a_wrong_goal_is_refused(brim_cli):
     wrong = brim_cli("find", f"{SIMPLE}:Train", "--goal", "cheapest")
     assert wrong.returncode == 2
     assert "largest, fastest" in wrong.stderr
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", [["gpus"], ["history", "--json"], ["find", "nowhere.py:Train", "--json"]])
+def test_an_output_that_cannot_be_written_is_exit_code_1_and_one_line(tmp_path: Path, arguments, unbuffered):
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "brim", *arguments]
+        run = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment)
+    assert run.returncode == 1
+    assert run.stderr.splitlines()[-1] == "Error: standard output: No space left on device."
+    assert "Traceback" not in run.stderr

@@ -104,6 +104,13 @@ def test_nothing_fits_says_what_it_would_take():
     assert finding.probes[-1].verdict == "oom"
 
 
+@pytest.mark.parametrize(("start", "remedy"), [(None, "or a lower cap"), (16, "or a lower start or cap")])
+def test_where_no_size_tried_fits_a_lower_start_is_named_if_one_was_given(start, remedy):
+    finding = find(f"{SIMPLE}:Huge", strategy="estimate", cap=64, start=start, tries=1)[0]
+    assert finding.note.startswith("no size tried fits into")
+    assert finding.note.endswith(remedy)
+
+
 def test_a_process_above_its_limit_is_out_of_memory_however_little_the_job_takes():
     finding = find(f"{SIMPLE}:Normalized", memory="180MiB", start=2)[0]
     assert finding.status == "nothing_fits"
@@ -145,6 +152,13 @@ def test_an_error_of_the_workload_is_raised_and_never_read_as_an_oom(name, messa
         assert "brim/probing" not in caught.value.traceback
 
 
+@pytest.mark.parametrize(("address", "is_told"), [(f"{SIMPLE}:Normalized", True), (f"{FAULTS}:StepRaises", False)])
+def test_a_higher_start_is_advised_only_where_batch_norm_refused_a_single_sample(address, is_told):
+    with pytest.raises(WorkloadError, match="step failed at microbatch 1:") as caught:
+        find(address, cap=16, start=1)
+    assert ("--start 2" in str(caught.value)) is is_told
+
+
 @pytest.mark.parametrize(
     ("name", "missing"),
     [("DoesNothing", "forward or backward pass"), ("NoBackward", "backward pass"), ("NoOptimizer", "optimizer step")],
@@ -166,6 +180,13 @@ def test_a_death_for_no_known_reason_is_tried_again_and_then_an_error(name, how)
     with pytest.raises(UnclearError, match=f"ended 3 times for no known reason.*{how}") as caught:
         find(f"{FAULTS}:{name}", cap=4, strategy="doubling", timeout=3)
     assert caught.value.microbatch == 1
+
+
+def test_what_is_shown_of_a_death_is_that_of_the_last_probe_alone():
+    with pytest.raises(UnclearError) as caught:
+        find(f"{FAULTS}:Segfaults", cap=4)
+    assert caught.value.log_tail.startswith("Fatal Python error: Segmentation fault")
+    assert caught.value.log_tail.count("Fatal Python error") == 1
 
 
 def test_a_probe_that_died_once_gets_another_chance():

@@ -1,6 +1,7 @@
 import io
 from dataclasses import replace
 
+import pytest
 from rich.console import Console
 
 from brim.cases import Case
@@ -33,8 +34,12 @@ def shown(renderable, width=150):
     return console.file.getvalue()
 
 
+def shown_findings(findings, width=150):
+    return shown(findings_table(findings, Console(file=io.StringIO(), width=width)), width)
+
+
 def test_the_table_shows_the_answer_its_fill_and_its_rate():
-    text = shown(findings_table(FINDINGS))
+    text = shown_findings(FINDINGS)
     assert "28" in text
     assert "80%" in text
     assert "56.0" in text
@@ -46,10 +51,34 @@ def test_the_rate_in_the_table_is_that_of_the_curve_which_the_note_under_it_spea
     curve = measure_throughput([replace(FITS, laps=laps)])
     raced = replace(FOUND, throughput=curve.to_dict(), note=curve.describe())
     assert "best rate 40.0/s at 28" in raced.note
-    text = shown(findings_table(replace(FINDINGS, findings=(raced,))))
+    text = shown_findings(replace(FINDINGS, findings=(raced,)))
     assert "40.0" in text
     assert "56.0" not in text
     assert raced.to_dict()["samples_per_second"] == 56
+
+
+@pytest.mark.parametrize(
+    ("width", "kept", "dropped"), [(80, ["samples/s", "stopped by"], ["fill"]), (45, [], ["fill", "OOMs", "time"])]
+)
+def test_a_narrow_table_drops_columns_and_keeps_the_answers_whole(width, kept, dropped):
+    found, nothing = (
+        replace(finding, case=Case({"seq": seq})) for finding, seq in ((FOUND, 900001), (NOTHING, 900002))
+    )
+    text = shown_findings(replace(FINDINGS, findings=(found, nothing)), width)
+    rows = text.splitlines()
+    assert any("seq=900001" in row and " 28 " in row and "800 B" in row for row in rows)
+    assert any("seq=900002" in row and "nothing fits" in row for row in rows)
+    assert any(all(name in row for name in ["case", "microbatch", "peak", *kept]) for row in rows)
+    assert not any(name in text for name in dropped)
+    assert "…" not in text
+    assert max(map(len, rows)) <= width
+
+
+def test_a_case_wider_than_the_terminal_goes_on_in_the_next_line():
+    case = Case({"name": "x" * 50})
+    text = shown_findings(replace(FINDINGS, findings=(replace(FOUND, case=case), NOTHING)), 45)
+    assert text.count("x") == 50
+    assert "nothing fits" in text
 
 
 def test_the_history_names_goals_only_where_they_differ():
@@ -64,7 +93,7 @@ def test_the_history_names_goals_only_where_they_differ():
 
 
 def test_text_from_users_is_not_taken_for_markup():
-    text = shown(findings_table(FINDINGS))
+    text = shown_findings(FINDINGS)
     assert "name=[red]x" in text
     assert "a[b]c.py:T" in text
 
@@ -85,3 +114,18 @@ def test_the_live_view_keeps_to_half_the_screen_around_the_current_case():
     assert "probing 7" in text
     assert "n=49" not in text
     assert "and 45 more cases" in text
+
+
+def test_the_live_view_says_that_the_workload_is_loaded_until_a_case_starts_or_a_note_comes():
+    case = Case({"seq": 64})
+    ends = [
+        lambda observer: observer.case_started(case),
+        lambda observer: observer.probe_started(case, Ask(7)),
+        lambda observer: observer.note("waiting for other nodes"),
+    ]
+    for end in ends:
+        observer = LiveObserver(Console(file=io.StringIO(), width=100, force_terminal=True))
+        observer.started([case], limit_bytes=1000)
+        assert "loading the workload" in shown(observer._draw())
+        end(observer)
+        assert "loading the workload" not in shown(observer._draw())
