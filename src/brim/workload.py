@@ -6,6 +6,7 @@ import difflib
 import importlib
 import importlib.util
 import inspect
+import keyword
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -114,7 +115,7 @@ def check_class(found: object, address: str) -> type[Workload]:
     name = address.rpartition(":")[2]
     if not (isinstance(found, type) and issubclass(found, Workload)) or found is Workload:
         raise WorkloadNotFoundError(
-            f"{address} is not a brim.Workload. Write `class {name if name.isidentifier() else 'Name'}(brim.Workload)` "
+            f"{address} is not a brim.Workload. Write `class {_class_name(name)}(brim.Workload)` "
             "with build, batch and step."
         )
     if found.kind not in KINDS:
@@ -122,6 +123,11 @@ def check_class(found: object, address: str) -> type[Workload]:
     if found.wrap not in WRAPS:
         raise InputError(f'{found.__name__}.wrap is {found.wrap!r}. Use "ddp", "fsdp" or None.')
     return found
+
+
+def _class_name(name: str) -> str:
+    """Return a name if a class can have it, else one that stands for any."""
+    return name if name.isidentifier() and not keyword.iskeyword(name) else "Name"
 
 
 def _split(address: str) -> tuple[str, str]:
