@@ -18,7 +18,7 @@ _AVAILABLE_STEP_BYTES = 256 * 2**20
 # and on the address layout. Source: equal sizes that ran twice in brim's searches over the benchmarks' workloads.
 HEAP_NOISE = 0.025
 # The same where every tensor that matters has a mapping of its own. Source: the same searches with a fixed threshold.
-STEADY_NOISE = 0.002
+MAPPED_NOISE = 0.002
 # Where glibc reads how large a request must be for that. Its own threshold moves up to 32 MiB.
 _THRESHOLD_VARIABLE = "MALLOC_MMAP_THRESHOLD_"
 # Tensors that are smaller than this, in bytes, hardly show in the memory of a process.
@@ -49,11 +49,15 @@ def total_bytes() -> int:
     return int(psutil.virtual_memory().total)
 
 
+def is_mapped() -> bool:
+    """Return whether glibc is told to give every tensor that matters a mapping of its own, outside of its heap."""
+    threshold = os.environ.get(_THRESHOLD_VARIABLE, "")
+    return threshold.isdigit() and int(threshold) <= _SMALL_TENSOR_BYTES
+
+
 def noise() -> float:
     """Return by how much the peaks of equal processes differ here, as a share of the peak."""
-    threshold = os.environ.get(_THRESHOLD_VARIABLE, "")
-    is_steady = threshold.isdigit() and int(threshold) <= _SMALL_TENSOR_BYTES
-    return STEADY_NOISE if is_steady else HEAP_NOISE
+    return MAPPED_NOISE if is_mapped() else HEAP_NOISE
 
 
 def num_oom_kills() -> int | None:

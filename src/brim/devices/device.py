@@ -34,7 +34,7 @@ class Device:
     @property
     def has_equal_processes(self) -> bool:
         """Whether processes that were forked from one that only imported things tell no less than new ones."""
-        return self.name == "cpu" and self.noise <= cpu.STEADY_NOISE
+        return self.name == "cpu" and cpu.is_mapped()
 
     @property
     def is_more_than_there_is(self) -> bool:

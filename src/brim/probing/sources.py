@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import site
 import sys
 import sysconfig
@@ -24,13 +26,20 @@ def imported_sources(workload_file: Path) -> dict[str, str]:
     """Return the hash of every file below the project's root that this process has imported, by path."""
     root = project_root(workload_file)
     outside = [Path(path).resolve() for path in (*site.getsitepackages(), *sysconfig.get_paths().values())]
+
+    @functools.cache  # there are thousands of modules in hundreds of folders
+    def own_folder(folder: str) -> Path | None:
+        """Return where a folder really is, None where that is not in the project."""
+        real = Path(folder).resolve()
+        # The root may contain the environment itself, so what is installed is left out by name.
+        is_installed = any(real.is_relative_to(path) for path in outside if path != root)
+        return real if real.is_relative_to(root) and not is_installed else None
+
     files = {workload_file.resolve()}
     for module in list(sys.modules.values()):
         path = getattr(module, "__file__", None)
-        if not isinstance(path, str) or not path.endswith(".py"):
-            continue
-        file = Path(path).resolve()
-        # The root may contain the environment itself, so what is installed is left out by name.
-        if file.is_relative_to(root) and not any(file.is_relative_to(folder) for folder in outside if folder != root):
-            files.add(file)
+        if isinstance(path, str) and path.endswith(".py"):
+            folder, name = os.path.split(path)
+            if (own := own_folder(folder)) is not None:
+                files.add(own / name)
     return {str(file): digest for file in sorted(files) if (digest := hash_file(file)) is not None}

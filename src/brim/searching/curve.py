@@ -13,7 +13,7 @@ from dataclasses import dataclass
 # The sizes traced first, in samples: neither is 1, which code likes to treat apart, and they tell fixed from growing.
 _FIRST_SIZES = (8, 32)
 # How far the goal may be from a traced size, and how far apart the sizes around it may lie, as ratios.
-_NEAR_GOAL = 1.08
+NEAR_GOAL = 1.08
 _CLOSE_NEIGHBOURS = 2
 # How far a size may lie from the line through two others and still be on it, as a share.
 _STRAIGHT = 0.002
@@ -64,11 +64,13 @@ class MemoryCurve:
         return self.points[-2], self.points[-1]
 
 
-def next_to_trace(points: Mapping[int, int], *, target_bytes: float, cap: int) -> tuple[int, ...]:
+def next_to_trace(
+    points: Mapping[int, int], *, target_bytes: float, cap: int, near: float = NEAR_GOAL
+) -> tuple[int, ...]:
     """Return the next microbatches to trace, two where both help, so that the curve is good near `target_bytes`.
 
     It starts with two sizes and goes to where the curve meets the target, until that place lies close to sizes
-    that were traced.
+    that were traced: no further than the ratio `near` from one of them.
 
     >>> next_to_trace({8: 800, 32: 3200}, target_bytes=9600, cap=1000)
     (96,)
@@ -83,10 +85,10 @@ def next_to_trace(points: Mapping[int, int], *, target_bytes: float, cap: int) -
     if goal > sizes[-1] * _STRIDES[-1]:
         return _new(tuple(sizes[-1] * stride for stride in _STRIDES), points, cap)
     left, right = _neighbours(sizes, goal)
-    near = [size for size in sizes if goal <= _NEAR_GOAL * size and size <= _NEAR_GOAL * goal]
-    if not near:
+    nearby = [size for size in sizes if goal <= near * size and size <= near * goal]
+    if not nearby:
         return _new((goal,), points, cap)
-    if right > left * _CLOSE_NEIGHBOURS and not _is_straight(points, sizes, near[0]):
+    if right > left * _CLOSE_NEIGHBOURS and not _is_straight(points, sizes, nearby[0]):
         # The curve bends between the goal and its far neighbour: the slope there needs a second size nearby.
         return _new((goal * 3 // 4,), points, cap)
     return ()

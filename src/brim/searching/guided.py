@@ -27,8 +27,10 @@ NEARBY = 1.25
 # Measured bytes per traced byte before anything was measured, where the real allocator was not asked.
 # Source: largest of what benchmarks/workloads.py and benchmarks/gpt2.py showed near limits of 0.75 to 1.5 GiB.
 LIVE_SLOPE = 1.25
-# The same before the allocator was asked near the limit: only to know where to ask it.
-_GROWN_SLOPE = 1.2
+# The same before the allocator was asked near the limit, only to know where to ask it: where tensors lie in its heap,
+# and where each has a mapping of its own, of whole pages.
+HEAP_SLOPE = 1.2
+MAPPED_SLOPE = 1.01
 # What the allocator wastes is an accident of the heap, so that much more of it is expected than was seen, as a share.
 # Source: `benchmarks/replay.py`, where real runs mostly waste up to a half more than the replay.
 HEAP_DOUBT = 0.5
@@ -47,17 +49,15 @@ STEEPER = 1.045
 STEP_DOWN = 16
 
 
-def first_slope(
-    *, backed: bool, goal: int = 0, live: Mapping[int, int] | None = None, grown: Mapping[int, int] | None = None
-) -> float:
-    """Return the slope to start with, from the growth of a process at the size nearest to `goal` where it is known.
+def first_slope(goal: int, *, live: Mapping[int, int], grown: Mapping[int, int], unasked: float) -> float:
+    """Return the slope to start with, from the growth of a process at the size nearest to `goal`; else `unasked`.
 
-    >>> round(first_slope(backed=True, goal=100, live={32: 400, 90: 1000}, grown={32: 900, 90: 1100}), 3)
+    >>> round(first_slope(100, live={32: 400, 90: 1000}, grown={32: 900, 90: 1100}, unasked=HEAP_SLOPE), 3)
     1.15
     """
-    near = [size for size in grown or {} if goal <= _NEAR * size and size <= _NEAR * goal]
-    if not near or live is None or grown is None:
-        return _GROWN_SLOPE if backed else LIVE_SLOPE
+    near = [size for size in grown if goal <= _NEAR * size and size <= _NEAR * goal]
+    if not near:
+        return unasked
     nearest = min(near, key=lambda size: abs(size - goal))
     waste = min(MOST_WASTE, max(1.0, grown[nearest] / max(live[nearest], 1))) - 1
     return 1 + (1 + HEAP_DOUBT) * waste

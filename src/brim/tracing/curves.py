@@ -9,10 +9,10 @@ from typing import Any
 
 from brim.cases import Case
 from brim.devices.catalog import Gpu
-from brim.devices.cpu import CpuMeter, peak_data_bytes
+from brim.devices.cpu import CpuMeter, is_mapped, peak_data_bytes
 from brim.errors import TraceError
-from brim.searching.curve import curve_through, next_to_trace
-from brim.searching.guided import first_slope
+from brim.searching.curve import NEAR_GOAL, curve_through, next_to_trace
+from brim.searching.guided import HEAP_SLOPE, LIVE_SLOPE, MAPPED_SLOPE, first_slope
 from brim.tracing.backing import Backing
 from brim.tracing.forks import in_forks
 from brim.tracing.prediction import Prediction
@@ -26,8 +26,11 @@ from brim.workload import Workload
 MOST_POINTS = 8
 # How many are enough for a line.
 _FEWEST_POINTS = 2
-# How many steps a trace repeats at most; the heap hardly grows after them.
-_MOST_STEPS = 3
+# How many steps a trace repeats at most: the heap hardly grows after three, and outside of it nothing after two.
+_HEAP_STEPS = 3
+_MAPPED_STEPS = 2
+# How far the goal may be from a size that was traced where no heap is in play, as a ratio.
+_MAPPED_NEAR = 1.25
 # What kernels and their libraries take for themselves on the CPU at least, in bytes, whatever the batch.
 # Source: `benchmarks/replay.py`, where real probes of convolutions took 1 to 4 MiB more than the replay.
 KERNEL_BYTES = 4 * 2**20
@@ -95,13 +98,17 @@ def trace_curve(
         steps: How many steps a probe will run: the CPU's heap still grows after the first.
         backed: Whether the job will run on the CPU and this process may fork, so that the real allocator can be asked.
     """
+    mapped = backed and is_mapped()
+    unasked = MAPPED_SLOPE if mapped else HEAP_SLOPE if backed else LIVE_SLOPE
+    near = _MAPPED_NEAR if mapped else NEAR_GOAL
     around_bytes = baseline_bytes + KERNEL_BYTES if backed else baseline_bytes
-    curve = TracedCurve(baseline_bytes=around_bytes, slope=first_slope(backed=backed))
+    curve = TracedCurve(baseline_bytes=around_bytes, slope=unasked)
     # The process that traces must be as fresh as a probe's, so it is forked from this one, in which nothing ran yet.
-    run = partial(_trace_in_forks if backed else _trace_here, workload_class, case, steps=min(steps, _MOST_STEPS))
+    traced_steps = min(steps, _MAPPED_STEPS if mapped else _HEAP_STEPS)
+    run = partial(_trace_in_forks if backed else _trace_here, workload_class, case, steps=traced_steps)
     rehearsal, may_rehearse = None, backed
     while len(curve.live) < MOST_POINTS:
-        sizes = next_to_trace(curve.live, target_bytes=curve.target_bytes(limit_bytes), cap=cap)
+        sizes = next_to_trace(curve.live, target_bytes=curve.target_bytes(limit_bytes), cap=cap, near=near)
         if not sizes and rehearsal is None:
             break
         try:
@@ -114,9 +121,8 @@ def trace_curve(
             curve.baseline_bytes = baseline_bytes + _expected_bytes(rehearsal)
             rehearsal = None
         for _ in range(_SETTLING):
-            curve.slope = first_slope(
-                backed=backed, goal=curve.goal(limit_bytes, cap), live=curve.live, grown=curve.grown
-            )
+            goal = curve.goal(limit_bytes, cap)
+            curve.slope = first_slope(goal, live=curve.live, grown=curve.grown, unasked=unasked)
         if may_rehearse and len(curve.live) >= _FEWEST_POINTS:
             traced, goal = curve_through(curve.live), curve.goal(limit_bytes, cap)
             rehearsal = Rehearsal.start(workload_class, case, traced, goal=goal, limit_bytes=limit_bytes)
@@ -148,7 +154,7 @@ def _look_above(
     above = replace(curve, live=dict(curve.live), grown=dict(curve.grown))
     try:
         above.enter(run([most]))
-        above.slope = first_slope(backed=True, goal=most, live=above.live, grown=above.grown)
+        above.slope = first_slope(most, live=above.live, grown=above.grown, unasked=HEAP_SLOPE)
         larger = above.goal(limit_bytes, cap)
         above.enter(run([larger]))
     except TraceError:

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from brim.searching import Bounds, Guided, Search
 from brim.searching.curve import MemoryCurve, curve_through, next_to_trace
-from brim.searching.guided import HEAP_DOUBT, LIVE_SLOPE, first_slope
+from brim.searching.guided import HEAP_DOUBT, first_slope
 
 LIMIT = 1_500_000_000
 BASELINE = 300_000_000
@@ -159,11 +159,11 @@ def test_tracing_ends_and_never_repeats_a_size(fixed, slope, target, cap):
 def test_the_first_slope_is_what_the_allocator_made_of_a_size_nearby():
     live, grown = {8: 1000, 96: 12_000}, {8: 64_000, 96: 15_000}
     expected = 1.25 + 0.25 * HEAP_DOUBT
-    assert first_slope(backed=True, goal=100, live=live, grown=grown) == pytest.approx(expected)
-    assert first_slope(backed=True, goal=1000, live=live, grown=grown) == first_slope(backed=True)
-    assert first_slope(backed=False, goal=100, live=live, grown={}) == LIVE_SLOPE
+    assert first_slope(100, live=live, grown=grown, unasked=1.5) == pytest.approx(expected)
+    assert first_slope(1000, live=live, grown=grown, unasked=1.5) == 1.5
+    assert first_slope(100, live=live, grown={}, unasked=1.5) == 1.5
 
 
 def test_what_a_process_takes_once_is_no_waste_of_a_small_job():
-    slope = first_slope(backed=True, goal=16, live={16: 60_000}, grown={16: 64 * 2**20})
+    slope = first_slope(16, live={16: 60_000}, grown={16: 64 * 2**20}, unasked=1.5)
     assert slope < 3
