@@ -7,7 +7,8 @@ JOBS   ?= 2
 # Tests and benchmarks start thousands of processes: they share what is compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo browser test test-long test-gpu check lint types imports benchmark benchmark-prediction clean
+.PHONY: help demo browser test test-long test-gpu check lint types imports benchmark benchmark-prediction
+.PHONY: benchmark-cudnn clean
 
 help:
 	@echo "make demo       run the main job on a built-in workload"
@@ -17,6 +18,7 @@ help:
 	@echo "make test-gpu   the tests that need a CUDA device"
 	@echo "make benchmark  compare with the peers; writes benchmarks/results/"
 	@echo "make benchmark-prediction  hold predictions against memory that was measured; resumes where it stopped"
+	@echo "make benchmark-cudnn  ask cuDNN without a GPU what it chooses; downloads 700 MB"
 	@echo "make clean      remove the virtual environment and caches"
 
 # A stamp for each set of packages: installing happens once and again when its input changes.
@@ -105,6 +107,17 @@ benchmark-prediction: $(VENV)/.installed-vision $(VENV)/.installed-measured
 	PYTHONPATH=$(VISION) $(BIN)/python benchmarks/prediction.py time --processes 1
 	$(BIN)/python benchmarks/prediction.py bert
 	$(BIN)/python benchmarks/prediction.py large
+
+# cuDNN without cuBLAS, on which it depends and which does not start without a GPU; in a directory of its own, because
+# nothing else needs it.
+CUDNN := $(VENV)/cudnn
+
+$(VENV)/.installed-cudnn: | $(VENV)/bin/python
+	$(PIP) install --quiet --no-deps --target $(CUDNN) nvidia-cudnn-cu12==9.10.2.21
+	@touch $@
+
+benchmark-cudnn: $(VENV)/.installed $(VENV)/.installed-cudnn
+	$(BIN)/python benchmarks/cudnn_choices.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any
 from rich.progress import track
 
 if TYPE_CHECKING:
+    from brim.devices.catalog import Gpu
     from brim.tracing.sizes import TracedSizes
 
 HERE = Path(__file__).resolve().parent
@@ -48,8 +49,7 @@ ZOO_SIZES = (2, 4, 8)
 TIMM_CAPABILITY = (8, 6)
 # Of so many rows of timm's models, one is timed.
 TIMED_STRIDE = 12
-# Both cards' generations run the same kernels as far as memory shows.
-XMEM_CAPABILITY = (8, 6)
+XMEM_CAPABILITIES = {"RTX 3060": (8, 6), "RTX 4060": (8, 9)}
 # Runs of language models that needed more than texts of equal length explain, and how long the first batch's texts may
 # have been.
 LENGTHS_RUNS = (
@@ -132,12 +132,12 @@ def time_row(row: dict[str, Any]) -> dict[str, Any]:
 
 def xmem_row(row: dict[str, Any]) -> dict[str, Any]:
     """Predict the peak of one training run."""
-    from brim.devices.catalog import Gpu
     from brim.tracing.prediction import Prediction
     from brim.tracing.runtime import Runtime
 
-    gpu = Gpu(name=row["gpu"], memory_bytes=int(row["gpu_total_bytes"]), capability=XMEM_CAPABILITY)
-    traced = _xmem_sizes(row["family"], row["model"], row["optimizer"], int(row["zero_grad_mode"] or 0))
+    gpu = _xmem_gpu(row["gpu"], int(row["gpu_total_bytes"]))
+    job = (row["family"], row["model"], row["optimizer"], int(row["zero_grad_mode"] or 0))
+    traced = _xmem_sizes(*job, gpu.capability)
     prediction = Prediction(traced, gpu=gpu, runtime=Runtime(cuda=(12, 4)))
     # What was measured begins after the context was made.
     predicted = prediction.peak(int(row["batch_size"])).reserved_bytes
@@ -149,29 +149,34 @@ def xmem_row(row: dict[str, Any]) -> dict[str, Any]:
 def lengths_row(row: dict[str, Any]) -> dict[str, Any]:
     """Replay one training run whose first batch has shorter texts."""
     from brim.cases import Case
-    from brim.devices.catalog import Gpu
     from brim.tracing import trace
     from brim.tracing.allocator import replay
     from brim.tracing.overheads import cublas_bytes
     from xmem_workloads import Transformer
 
     case = Case({name: row[name] for name in ("model", "optimizer", "zero_grad", "first_tokens")})
-    record = trace(Transformer, case, row["microbatch"], steps=LENGTHS_STEPS, capability=XMEM_CAPABILITY).record
-    gpu = Gpu(name=row["gpu"], memory_bytes=row["gpu_bytes"], capability=XMEM_CAPABILITY)
+    gpu = _xmem_gpu(row["gpu"], row["gpu_bytes"])
+    record = trace(Transformer, case, row["microbatch"], steps=LENGTHS_STEPS, capability=gpu.capability).record
     workspaces = cublas_bytes(gpu, trains=True)
     predicted = replay(record.events, workspaces=workspaces, capacity_bytes=gpu.memory_bytes).reserved_bytes
     return {"predicted_bytes": predicted, "error": predicted / row["measured_bytes"] - 1}
 
 
+def _xmem_gpu(name: str, memory_bytes: int) -> Gpu:
+    from brim.devices.catalog import Gpu
+
+    return Gpu(name=name, memory_bytes=memory_bytes, capability=XMEM_CAPABILITIES[name])
+
+
 @functools.cache
-def _xmem_sizes(family: str, model: str, optimizer: str, zero_grad: int) -> TracedSizes:
+def _xmem_sizes(family: str, model: str, optimizer: str, zero_grad: int, capability: tuple[int, int]) -> TracedSizes:
     """Trace a job once for all of its rows, which differ in the batch and the card."""
     from brim.cases import Case
     from brim.tracing.sizes import TracedSizes
     from xmem_workloads import Cnn, Transformer
 
     case = Case({"model": model, "optimizer": optimizer, "zero_grad": zero_grad})
-    return TracedSizes(Cnn if family == "cnn" else Transformer, case, capability=XMEM_CAPABILITY)
+    return TracedSizes(Cnn if family == "cnn" else Transformer, case, capability=capability)
 
 
 def bert_row(row: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,11 @@ import hypothesis
 import psutil
 import pytest
 
+# As many tests run at once as there are cores: one thread for each.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Searches on the CPU start one server then, and not two; `heap` gives a test what most users have.
+os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(128 * 2**10))
+
 # A busy machine is no fault of the law that is tested.
 _SLOW = [hypothesis.HealthCheck.too_slow]
 # The same examples in every run, so that a change alone can turn a test red; `make test-long` looks for new ones.
@@ -30,6 +35,12 @@ def own_history(nothing_left_behind: None, tmp_path: Path, monkeypatch: pytest.M
     folder = tmp_path / "cache"
     monkeypatch.setenv("BRIM_CACHE_DIR", str(folder))
     return folder
+
+
+@pytest.fixture
+def heap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave glibc's allocator as it is: equal processes differ, and an answer is confirmed by another server."""
+    monkeypatch.delenv("MALLOC_MMAP_THRESHOLD_")
 
 
 @pytest.fixture(autouse=True)

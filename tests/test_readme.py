@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 CHINESE = (ROOT / "README.zh-CN.md").read_text()
@@ -28,6 +30,7 @@ OF_OTHERS |= {"--nnodes", "--ntasks-per-node", "--rdzv-backend", "--start-method
 PAGES = [README, CHINESE, *(page.read_text() for page in sorted((ROOT / "docs").rglob("*.md")))]
 
 
+@pytest.mark.usefixtures("heap")
 def test_the_readmes_example_finds_both_cases(tmp_path: Path):
     (code,) = re.findall(r"<!-- example -->\n```python\n(.*?)```", README, flags=re.DOTALL)
     (tmp_path / "finetune.py").write_text(code)

@@ -68,6 +68,7 @@ class Probe:
         step_seconds: The median time of a step after the first, or of the only one.
         timings: The times of the steps after the first, or of the only one.
         laps: Of a race that followed, for each size the time of a step in every round.
+        samples: How many of them the model was seen to be given over all steps, or None where that cannot be seen.
         calls: How often each of forward, backward and optimizer really ran.
         memory: The peaks of the device apart, e.g. allocated, reserved and driver-side bytes.
         detail: Why it did not fit, in one line.
@@ -78,7 +79,7 @@ class Probe:
     peak_bytes: int | None = None
     step_seconds: float | None = None
     steps: int = 0
-    samples: int = 0
+    samples: int | None = 0
     detail: str | None = None
     timings: tuple[float, ...] = ()
     laps: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
@@ -143,6 +144,13 @@ class Finding:
     def status(self) -> str:
         """`found` or `nothing_fits`."""
         return "nothing_fits" if self.microbatch is None else "found"
+
+    @property
+    def answer(self) -> str:
+        """The microbatch as it is shown, or that there is none: none was found where tries or time ended too soon."""
+        if self.microbatch is not None:
+            return f"{self.microbatch:,}"
+        return "none found" if self.stopped_by in ("tries", "time") else "nothing fits"
 
     @property
     def best_probe(self) -> Probe | None:

@@ -46,6 +46,7 @@ class CaseSearch:
         fresh: Whether every probe has a process of its own, so that running the answer once more confirms it.
         note: What to say of an answer that nothing else is to be said of.
         sources: The project's files that the workload turned out to import.
+        _untraced: Why there is no trace, until that is told: not before a probe has shown that the workload runs.
     """
 
     prober: Prober
@@ -61,6 +62,7 @@ class CaseSearch:
     sources: Mapping[str, str] = field(default_factory=dict)
     _probes: list[Probe] = field(default_factory=list)
     _gap_from: int | None = None
+    _untraced: str | None = None
     _started: float = field(default_factory=time.monotonic)
 
     def run(self) -> Finding:
@@ -117,8 +119,7 @@ class CaseSearch:
         if chosen is not None:
             return chosen, None
         traced = self.prober.trace(self.case, cap=self.bounds.cap, steps=self.steps)
-        if traced.problem is not None:
-            self.observer.note(f"searching by measured probes alone: {traced.problem}")
+        self._untraced = traced.problem
         self._gap_from = traced.gap_from
         curve = MemoryCurve(tuple(sorted(traced.points.items()))) if traced.points else None
         guided = Guided(
@@ -154,6 +155,9 @@ class CaseSearch:
             if outcome.probe.verdict is Verdict.ERROR:
                 self.observer.probe_ended(self.case, outcome.probe, None)
                 raise _workload_error(self.case, outcome)
+            if self._untraced is not None:
+                self.observer.note(f"searching by measured probes alone: {self._untraced}")
+                self._untraced = None
             if outcome.probe.verdict is not Verdict.UNCLEAR:
                 return outcome.probe
             self.observer.probe_ended(self.case, outcome.probe, ask if num_unclear <= NUM_RETRIES else None)
@@ -175,7 +179,7 @@ class CaseSearch:
         best = [probe for probe in self._probes if probe.microbatch == search.answer][-1]
         if best.steps < self.steps:
             return f"the script ended after {best.steps} of {self.steps} steps: what later ones need was not seen"
-        if best.steps and best.samples < best.steps * best.microbatch:
+        if best.steps and best.samples is not None and best.samples < best.steps * best.microbatch:
             return (
                 f"at microbatch {best.microbatch} the model saw {best.samples} samples in {best.steps} steps: "
                 "the script may split its batches, or its data may end"

@@ -111,7 +111,7 @@ def describe_probe(probe: Probe, limit_bytes: int, following: Ask | None) -> str
 def describe_finding(finding: Finding) -> str:
     """Return one line for a finding."""
     if finding.microbatch is None:
-        return f"nothing fits: {finding.note}"
+        return f"{finding.answer}: {finding.note}"
     num_probes = len(finding.probes)
     line = f"= microbatch {finding.microbatch} in {num_probes} probe{'s' if num_probes != 1 else ''}"
     line += f", {format_seconds(finding.seconds)}"

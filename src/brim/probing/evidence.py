@@ -18,9 +18,10 @@ class Evidence:
     """How often each kind of work was seen, and how much data.
 
     Attributes:
-        rows: What each outermost module was given in all, along the first dimension, by the module's identity.
+        rows: What each module was given in all, along the first dimension, by the module's identity: the outermost, or
+            where these were given nothing that can be seen, those that they call.
         elements: The same, in elements.
-        is_hidden: Whether a module was given something that could not be seen.
+        is_hidden: Whether there were such outermost ones.
     """
 
     forward: int = 0
@@ -30,18 +31,18 @@ class Evidence:
     elements: Counter[int] = field(default_factory=Counter)
     is_hidden: bool = False
 
-    def samples(self, batch: Any, size: int, *, steps: int) -> int:
-        """Return how many samples the modules saw over all steps.
+    def samples(self, batch: Any, size: int, *, steps: int) -> int | None:
+        """Return how many samples the modules saw over all steps; None where that cannot be told.
 
         A step may reorder, crop or pack what it was given, so less than all of it is believed only where a module got
         neither as many rows nor half as many elements as there are in the batch.
         """
         expected = steps * size
-        if self.is_hidden or not self.rows:
-            return expected
-        most_rows, most_elements = max(self.rows.values()), max(self.elements.values())
+        most_rows, most_elements = max(self.rows.values(), default=0), max(self.elements.values(), default=0)
         num_elements = steps * max((tensor.numel() for tensor in tensors_of(batch)), default=0)
-        return expected if most_rows >= expected or 2 * most_elements >= num_elements else most_rows
+        if most_rows >= expected or 0 < num_elements <= 2 * most_elements:
+            return expected
+        return most_rows if self.rows and num_elements and not self.is_hidden else None
 
     def missing(self, kind: str) -> str | None:
         """Return what a step of this kind must do and did not, or None.
@@ -65,20 +66,27 @@ def collect() -> Iterator[Evidence]:
     """Count outermost module calls, backward passes and optimizer steps of this process while active."""
     evidence = Evidence()
     depth = 0
+    # How many of the modules that run now, from the outermost on, were given nothing that can be seen.
+    num_hidden = 0
 
     def enter(module: torch.nn.Module, args: Any) -> None:
-        nonlocal depth
+        nonlocal depth, num_hidden
         if depth == 0:
             evidence.forward += 1
+        if depth == num_hidden:
             given = list(tensors_of(args))
-            evidence.is_hidden |= not given  # keywords are not shown to hooks of all modules
-            evidence.rows[id(module)] += sum(tensor.shape[0] for tensor in given if tensor.ndim)
-            evidence.elements[id(module)] += sum(tensor.numel() for tensor in given)
+            if given:
+                evidence.rows[id(module)] += sum(tensor.shape[0] for tensor in given if tensor.ndim)
+                evidence.elements[id(module)] += sum(tensor.numel() for tensor in given)
+            else:
+                num_hidden += 1  # keywords are not shown to hooks of all modules
+                evidence.is_hidden = True
         depth += 1
 
     def leave(*_: Any) -> None:
-        nonlocal depth
+        nonlocal depth, num_hidden
         depth -= 1
+        num_hidden = min(num_hidden, depth)
 
     def count_step(*_: Any) -> None:
         evidence.optimizer += 1
@@ -107,10 +115,10 @@ def collect() -> Iterator[Evidence]:
 
 
 def wrong_size(batch: Any, size: int, make: Callable[[int], Any]) -> str | None:
-    """Return what is wrong with a batch whose tensors show that it does not hold `size` samples, or None.
+    """Return what is wrong with a batch that shows that it does not hold `size` samples, or None.
 
-    Samples lie along the first dimension, where a sample may be several rows (crops, views), or along the second
-    where sequences come first. A batch without tensors cannot be judged.
+    Samples lie along the first dimension of tensors, where a sample may be several rows (crops, views), or along the
+    second where sequences come first; or they are texts in a list. A batch without either cannot be judged.
 
     Args:
         batch: What `make` returned for `size`.
@@ -119,7 +127,12 @@ def wrong_size(batch: Any, size: int, make: Callable[[int], Any]) -> str | None:
             dimension counts samples.
     """
     shapes = [tuple(leaf.shape) for leaf in tensors_of(batch) if leaf.ndim]
-    if not shapes or any(shape[0] == size for shape in shapes):
+    if not shapes:
+        counts = list(_numbers_of_texts(batch))
+        if counts and size not in counts:
+            return f"batch({size}) returned a list of {' and one of '.join(map(str, counts))} texts: not {size} samples"
+        return None
+    if any(shape[0] == size for shape in shapes):
         return None
     has_rows = any(shape[0] and shape[0] % size == 0 for shape in shapes)
     if has_rows and size == 1:
@@ -135,6 +148,17 @@ def wrong_size(batch: Any, size: int, make: Callable[[int], Any]) -> str | None:
             return None
     listed = ", ".join(str(shape) for shape in shapes[:4])
     return f"batch({size}) returned tensors of shape {listed}: none holds {size} samples"
+
+
+def _numbers_of_texts(value: Any) -> Iterator[int]:
+    """Yield the length of every list of texts inside a batch."""
+    if isinstance(value, (list, tuple)) and value and all(isinstance(each, str) for each in value):
+        yield len(value)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _numbers_of_texts(each)
+    elif isinstance(value, dict):
+        yield from _numbers_of_texts(list(value.values()))
 
 
 def tensors_of(value: Any) -> Iterator[torch.Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -68,7 +68,7 @@ def merge_outcomes(
         "step_seconds": slowest["step_seconds"],
         "timings": slowest.get("timings", ()),
         "laps": slowest_laps([outcome.get("laps", {}) for outcome in outcomes]),
-        "samples": min(outcome["samples"] for outcome in outcomes),
+        "samples": _fewest(outcome["samples"] for outcome in outcomes),
     }
 
 
@@ -91,10 +91,15 @@ def merge_nodes(outcomes: Sequence[Outcome], *, order: Sequence[int]) -> Outcome
     probes = [outcome.probe for outcome in outcomes]
     fullest = max(probes, key=lambda probe: probe.peak_bytes or 0)
     slowest = max(probes, key=lambda probe: probe.step_seconds or 0.0)
-    fewest = min(probe.samples for probe in probes)
+    fewest = _fewest(probe.samples for probe in probes)
     laps = slowest_laps([probe.laps for probe in probes])
     timed = replace(fullest, step_seconds=slowest.step_seconds, timings=slowest.timings, laps=laps)
     return replace(outcomes[0], probe=replace(timed, samples=fewest))
+
+
+def _fewest(samples: Iterable[int | None]) -> int | None:
+    """Return the fewest samples that anybody saw; None where nobody saw any."""
+    return min((num_samples for num_samples in samples if num_samples is not None), default=None)
 
 
 def slowest_laps(laps: Sequence[Mapping[_Size, Sequence[float]]]) -> dict[_Size, tuple[float, ...]]:

@@ -82,7 +82,7 @@ def run_trial(
     if lacking is not None:
         return {**_failure("step", _idle_message(lacking, workload.kind, steps), meter), "idle": True}
     num_samples = evidence.samples(batch, microbatch, steps=steps)
-    if num_samples < steps * microbatch:
+    if num_samples is not None and num_samples < steps * microbatch:
         return {**_failure("step", _partial_message(num_samples, microbatch, steps), meter), "idle": True}
     return {
         "verdict": Verdict.FITS.value,

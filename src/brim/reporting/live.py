@@ -111,9 +111,8 @@ class LiveObserver:
         finding = self._findings.get(case)
         name = Text(escape(str(case)))
         if finding is not None:
-            answer = "nothing fits" if finding.microbatch is None else f"{finding.microbatch:,}"
-            style = "bold green" if finding.microbatch is not None else "red"
-            return [Text("✓", "green"), name, Text(answer, style), bar(finding.peak_bytes, self._limit_bytes), ""]
+            answer = Text(finding.answer, "bold green" if finding.microbatch is not None else "red")
+            return [Text("✓", "green"), name, answer, bar(finding.peak_bytes, self._limit_bytes), ""]
         if case != self._current:
             return [Text("·", "dim"), Text(str(case), "dim"), "", "", ""]
         best = self._best

@@ -49,7 +49,7 @@ def history_table(rows: list[Remembered], *, now: float) -> Table:
             escape(str(finding.case)),
             row.device,
             *([row.goal] if has_goals else []),
-            "nothing fits" if finding.microbatch is None else f"{finding.microbatch:,}",
+            finding.answer,
             *("" if size is None else format_bytes(size) for size in (finding.peak_bytes, row.limit_bytes)),
             str(len(finding.probes)),
         )
@@ -104,7 +104,7 @@ def _row(finding: Finding, limit_bytes: int) -> list[str | Text]:
     num_ooms = sum(probe.verdict is Verdict.OOM for probe in finding.probes)
     return [
         escape(str(finding.case)),
-        Text("nothing fits", "red") if finding.microbatch is None else f"{finding.microbatch:,}",
+        Text(finding.answer, "red") if finding.microbatch is None else finding.answer,
         "" if finding.peak_bytes is None else format_bytes(finding.peak_bytes),
         bar(finding.peak_bytes, limit_bytes),
         "" if finding.rate is None else format_rate(finding.rate),

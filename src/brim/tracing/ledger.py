@@ -15,9 +15,10 @@ from torch.autograd.graph import _engine_run_backward
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from brim.tracing.backing import Backing
+from brim.tracing.cudnn import workspace_of
 from brim.tracing.generation import Generation
 from brim.tracing.kernels import result_bytes, scratch_bytes, workspace_bytes
-from brim.tracing.record import Phase, Record, Storage
+from brim.tracing.record import Phase, Record, Storage, Workspace
 from brim.tracing.selections import PUTS, places_of, select_all
 from brim.tracing.shortcuts import Shortcuts
 
@@ -41,14 +42,21 @@ class Ledger(TorchDispatchMode):
     """
 
     def __init__(
-        self, backing: Backing | None = None, shortcuts: Shortcuts | None = None, *, on_cuda: bool = False
+        self,
+        backing: Backing | None = None,
+        shortcuts: Shortcuts | None = None,
+        *,
+        capability: tuple[int, int] | None = None,
+        microbatch: int = 1,
     ) -> None:
         """Start empty.
 
         Args:
             backing: Real memory to hold behind the fake tensors.
             shortcuts: Answers operators faster; None to ask fake tensors for all.
-            on_cuda: Whether the CPU's kernels stand in for CUDA's, so that what they keep for themselves is left out.
+            capability: The compute capability of the GPU whose kernels the CPU's stand in for, so that what these keep
+                for themselves is left out; None for the CPU.
+            microbatch: How many samples are traced.
         """
         super().__init__()
         self.phase = Phase.BUILD
@@ -60,7 +68,8 @@ class Ledger(TorchDispatchMode):
         self.generation: Generation | None = None
         self._backing = backing
         self._shortcuts = shortcuts
-        self._on_cuda = on_cuda
+        self._capability = capability
+        self._microbatch = microbatch
         self._storages: list[Storage] = []
         self._events: list[tuple[int, int]] = []
         self._step_starts: list[int] = []
@@ -141,7 +150,7 @@ class Ledger(TorchDispatchMode):
             if func is _ADD and sys._getframe(1).f_code is _AUTOGRAD_CALL:
                 self._expect_sum(args[0], result, peak_before)
         elif isinstance(result, (tuple, list)):
-            if not self._on_cuda and (workspace := workspace_bytes(func, args)):
+            if self._capability is None and (workspace := workspace_bytes(func, args)):
                 self.enter(result[-1], workspace)
             for item in result:
                 if isinstance(item, torch.Tensor):
@@ -152,6 +161,9 @@ class Ledger(TorchDispatchMode):
                             self.enter(inner)
         if self._backing is not None:
             self._hold_for_a_moment(self._backing, scratch_bytes(func, args, result))
+        taken = workspace_of(func, args, microbatch=self._microbatch, capability=self._capability)
+        if taken is not None:
+            self._enter_workspace(taken)
         return result
 
     def enter(self, tensor: torch.Tensor, num_bytes: int | None = None) -> None:
@@ -223,6 +235,15 @@ class Ledger(TorchDispatchMode):
         self.live_bytes -= num_bytes
         if self._backing is not None:
             self._backing.give_back(address)
+
+    def _enter_workspace(self, workspace: Workspace) -> None:
+        """Enter what a library takes and gives back within an operation, after its results were made."""
+        number, num_bytes = len(self._storages), workspace.at(self._microbatch)
+        self._storages.append(
+            Storage(num_bytes=num_bytes, phase=Phase.BACKWARD, module=self.module, workspace=workspace)
+        )
+        self._events += [(number, num_bytes), (number, 0)]
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes + num_bytes)
 
     def _hold_for_a_moment(self, backing: Backing, sizes: tuple[int, ...]) -> None:
         self.peak_bytes = max(self.peak_bytes, self.live_bytes + sum(sizes))

@@ -40,7 +40,10 @@ class RecordLine:
     def _sizes(self, microbatch: int) -> list[int]:
         more = microbatch - self.low
         growing = zip(self.at_low.storages, self.bytes_per_sample, strict=True)
-        return [storage.num_bytes + more * growth for storage, growth in growing]
+        return [
+            storage.num_bytes + more * growth if storage.workspace is None else storage.workspace.at(microbatch)
+            for storage, growth in growing
+        ]
 
 
 def line_through(low: int, at_low: Record, high: int, at_high: Record) -> RecordLine | None:
@@ -49,6 +52,9 @@ def line_through(low: int, at_low: Record, high: int, at_high: Record) -> Record
         return None
     growth = []
     for small, large in zip(at_low.storages, at_high.storages, strict=True):
+        if small.workspace is not None:
+            growth.append(0)  # it says itself how large it is
+            continue
         more, rest = divmod(large.num_bytes - small.num_bytes, high - low)
         # A size that grows in steps, or shrinks below nothing, lies on no line.
         if rest or small.num_bytes - more * low < 0:

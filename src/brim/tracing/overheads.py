@@ -1,6 +1,6 @@
-"""Memory on a GPU that is no tensor of the workload's: the driver's context and cuBLAS's workspaces.
+"""Memory on a GPU that is no tensor of the workload's and held all along: the driver's context, cuBLAS's workspaces.
 
-cuDNN's are left out: its heuristics choose them without a cap, and cannot be asked without cuDNN (docs/predict.md).
+What cuDNN takes for an operation is entered while that is traced (`cudnn.py`).
 """
 
 from __future__ import annotations

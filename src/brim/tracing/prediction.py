@@ -31,7 +31,7 @@ NUM_CURVE_SIZES = 8
 # How far beyond the size that is shown the curve goes, as a share, so that it is seen to pass the device's memory.
 _BEYOND = 0.15
 # By how much the memory of a job may differ from its prediction, as a share: what the libraries take for themselves.
-# Source: 77 of 89 measured runs lie within it (benchmarks/prediction.py xmem).
+# Source: 84 of 89 measured runs lie within it (benchmarks/prediction.py xmem).
 DOUBT = 0.05
 
 

@@ -23,6 +23,24 @@ class Phase(Enum):
 
 # Kinds of memory, in the order in which they are shown.
 KINDS = ("parameters", "gradients", "optimizer", "activations", "inputs", "temporary")
+# The least that CUDA's allocator gives, in bytes.
+_LEAST_BYTES = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workspace:
+    """What a library takes for a moment: so much for each sample, up to a microbatch at which it goes another way.
+
+    >>> Workspace(bytes_per_sample=1000, most_samples=370).at(370)
+    370000
+    """
+
+    bytes_per_sample: int
+    most_samples: int
+
+    def at(self, microbatch: int) -> int:
+        """Return its bytes; above the microbatch up to which it is taken, one block, so that records correspond."""
+        return self.bytes_per_sample * microbatch if microbatch <= self.most_samples else _LEAST_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +49,7 @@ class Storage:
 
     Attributes:
         float_bytes: Of one value, where they are floating-point numbers; else 0.
+        workspace: What its size follows from where it is a library's own and no tensor.
     """
 
     num_bytes: int
@@ -38,6 +57,7 @@ class Storage:
     module: str
     kind: str | None = None
     float_bytes: int = 0
+    workspace: Workspace | None = None
 
     def marked(self, kind: str, module: str) -> Storage:
         """Return the same storage with its kind and its owner; the first mark stays."""

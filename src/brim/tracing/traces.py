@@ -92,7 +92,7 @@ def trace(
         if capability is not None:
             stack.enter_context(as_on_cuda(capability))
         mode = stack.enter_context(fake_tensors(on_cuda=capability is not None))
-        ledger = stack.enter_context(Ledger(backing, Shortcuts(mode), on_cuda=capability is not None))
+        ledger = stack.enter_context(Ledger(backing, Shortcuts(mode), capability=capability, microbatch=microbatch))
         if capability is not None:
             stack.enter_context(mock.patch.object(torch.cuda, "empty_cache", ledger.drop_cache))
         watch = stack.enter_context(watched(ledger))

@@ -34,6 +34,7 @@ def find(address, **settings):
     return brim.find(address, **{"device": "cpu", "memory": MEMORY, "cache": False, **settings})
 
 
+@pytest.mark.usefixtures("heap")
 def test_the_largest_microbatch_is_found_and_the_next_percent_does_not_fit():
     finding = find(f"{SIMPLE}:Train")[0]
     assert finding.status == "found"
@@ -58,6 +59,7 @@ def test_every_case_has_an_answer_of_its_own_that_does_not_depend_on_the_others(
     assert together.kind == "eval"
 
 
+@pytest.mark.usefixtures("heap")
 def test_a_workload_that_cannot_be_traced_is_searched_by_probes_alone(caplog):
     caplog.set_level("INFO", logger="brim")
     finding = find(f"{SIMPLE}:Untraceable")[0]
@@ -107,6 +109,7 @@ def test_nothing_fits_says_what_it_would_take():
 @pytest.mark.parametrize(("start", "remedy"), [(None, "or a lower cap"), (16, "or a lower start or cap")])
 def test_where_no_size_tried_fits_a_lower_start_is_named_if_one_was_given(start, remedy):
     finding = find(f"{SIMPLE}:Huge", strategy="estimate", cap=64, start=start, tries=1)[0]
+    assert finding.answer == "none found"
     assert finding.note.startswith("no size tried fits into")
     assert finding.note.endswith(remedy)
 
@@ -143,10 +146,12 @@ def test_a_strategy_of_the_users_own_is_used():
         ("CallsItMemory", "illegal memory access", "step"),
     ],
 )
-def test_an_error_of_the_workload_is_raised_and_never_read_as_an_oom(name, message, phase):
+def test_an_error_of_the_workload_is_raised_once_and_never_read_as_an_oom(name, message, phase, caplog):
+    caplog.set_level("INFO", logger="brim")
     with pytest.raises(WorkloadError, match=message) as caught:
         find(f"{FAULTS}:{name}", cap=16)
     assert caught.value.phase == phase
+    assert "measured probes alone" not in caplog.text
     if name not in ("WrongBatch",):
         assert "faults.py" in caught.value.traceback
         assert "brim/probing" not in caught.value.traceback

@@ -102,7 +102,7 @@ def test_a_second_dimension_that_only_happens_to_be_the_size_is_no_batch():
         (lambda model, batch: model(batch[:1]), 2),
         (lambda model, batch: [model(part) for part in batch.split(5)], 20),
         (lambda model, batch: model(batch.reshape(1, -1, 4)), 20),
-        (lambda model, batch: model(input=batch[:1]), 20),  # keywords cannot be seen
+        (lambda model, batch: model(input=batch[:1]), None),  # keywords cannot be seen
     ],
 )
 def test_samples_are_those_that_the_model_was_given(feed, seen):
@@ -111,6 +111,44 @@ def test_samples_are_those_that_the_model_was_given(feed, seen):
         for _ in range(2):
             feed(model, batch)
     assert evidence.samples(batch, 10, steps=2) == seen
+
+
+class ByName(nn.Module):
+    """Takes keywords, as models of transformers do, and gives them on by name and then by position."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, *, ids):
+        return self.inner(ids=ids) if isinstance(self.inner, ByName) else self.inner(ids)
+
+
+@pytest.mark.parametrize(("batch", "seen"), [(torch.zeros(10, 4), 20), (None, 20), (torch.zeros(99, 4), None)])
+def test_what_is_given_by_name_is_seen_where_it_is_given_on(batch, seen):
+    model = ByName(ByName(nn.Linear(4, 2)))
+    with collect() as evidence:
+        for _ in range(2):
+            model(ids=torch.zeros(10, 4))
+    assert evidence.forward == 2
+    size = 10 if batch is None else len(batch)
+    assert evidence.samples(batch, size, steps=2) == seen
+
+
+def test_samples_of_a_step_that_makes_its_own_are_not_known_where_they_are_fewer():
+    model = nn.Linear(4, 2)
+    with collect() as evidence:
+        model(torch.zeros(3, 4))
+    assert evidence.samples(None, 10, steps=1) is None
+
+
+@pytest.mark.parametrize("batch", [["a"] * 5, {"texts": ("a", "b"), "ids": [1, 2, 3, 4, 5, 6]}])
+def test_a_list_of_texts_of_another_length_is_named(batch):
+    assert "texts: not 6 samples" in wrong_size(batch, 6, lambda size: batch)
+
+
+def test_a_list_of_as_many_texts_is_a_batch():
+    assert wrong_size({"texts": ["a"] * 6, "labels": ("yes", "no")}, 6, lambda size: None) is None
 
 
 @pytest.mark.parametrize("batch", [torch.zeros(7, 4), {"ids": torch.zeros(5, 128)}, (torch.zeros(1, 512),)])

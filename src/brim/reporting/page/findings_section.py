@@ -50,15 +50,15 @@ def _answers(findings: Findings) -> Chart:
         {
             "label": str(finding.case),
             "x": finding.microbatch or 0,
-            "text": count(finding.microbatch) if finding.microbatch else "nothing fits",
-            "tip": f"{finding.case}: {_answer(finding)}, peak {memory(finding.peak_bytes)}",
+            "text": finding.answer,
+            "tip": f"{finding.case}: {finding.answer}, peak {memory(finding.peak_bytes)}",
         }
         for finding in findings
     ]
     smallest = min(findings, key=lambda finding: finding.microbatch or 0)
     return Chart(
         title=f"The {_what(findings)} of every case",
-        summary=f"{len(findings)} cases; {smallest.case} fits the least: {_answer(smallest)}.",
+        summary=f"{len(findings)} cases; {smallest.case} fits the least: {smallest.answer}.",
         **both_widths(bars, rows, x_title="microbatch"),
         table=Table(
             caption=f"The {_what(findings)} of every case",
@@ -78,7 +78,7 @@ def _answer_table(findings: Findings) -> Table:
         rows=[
             (
                 str(finding.case),
-                _answer(finding),
+                finding.answer,
                 memory(finding.peak_bytes),
                 "–" if finding.peak_bytes is None else f"{finding.peak_bytes / findings.limit_bytes:.0%}",
                 rate(finding.rate),
@@ -97,7 +97,7 @@ def _case_part(findings: Findings, finding: Finding, is_open: bool) -> Part:
     rates = rates_chart(finding)
     return Part(
         title=str(finding.case),
-        summary=f"{_answer(finding)}, {len(finding.probes)} probes",
+        summary=f"{finding.answer}, {len(finding.probes)} probes",
         charts=[*charts, *([rates] if rates else [])],
         is_open=is_open,
     )
@@ -121,7 +121,7 @@ def _probes_chart(findings: Findings, finding: Finding) -> Chart:
     ]
     return Chart(
         title="Every probe",
-        summary=f"{len(points)} probes, {_num_ooms(finding)} of them out of memory; the answer is {_answer(finding)}.",
+        summary=f"{len(points)} probes, {_num_ooms(finding)} of them out of memory; the answer is {finding.answer}.",
         **both_widths(dots, points, lines=lines, x_title="microbatch", y_title=f"peak memory, {unit.name}"),
         table=_probe_table(finding.probes),
     )
@@ -156,10 +156,6 @@ def _probe_tip(probe: Probe) -> str:
 
 def _what(findings: Findings) -> str:
     return f"{findings.goal} microbatch"
-
-
-def _answer(finding: Finding) -> str:
-    return "nothing fits" if finding.microbatch is None else f"{finding.microbatch:,}"
 
 
 def _num_ooms(finding: Finding) -> int:

@@ -35,7 +35,7 @@ _PROBE = {
     "peak_bytes": Maybe(COUNT),
     "step_seconds": Maybe(AMOUNT),
     "steps?": COUNT,
-    "samples?": COUNT,
+    "samples?": Maybe(COUNT),
     "detail?": Maybe(TEXT),
     "timings?": [AMOUNT],
     "laps?": Each([AMOUNT]),
