@@ -267,6 +267,7 @@ def test_a_failure_is_a_json_document_too(brim_cli, address, settings, code, mes
     assert message in document["error"]["message"]
 
 
+@pytest.mark.usefixtures("heap")
 def test_ctrl_c_while_the_workload_loads_ends_at_once_and_loads_nothing_again(tmp_path: Path):
     marks = tmp_path / "marks"
     marks.mkdir()

@@ -203,6 +203,7 @@ def real_growth_bytes(workload_class, size):
     return outcome["peak_bytes"] - meter.baseline_bytes
 
 
+@pytest.mark.usefixtures("heap")
 def test_a_larger_size_is_the_goal_where_the_allocator_serves_it_with_less():
     curve = run_fresh("curve_of(DeepConvNet, target_bytes=1370 * MIB)")
     assert curve["gap_from"] < 32 * 1024 < curve["goal"]
