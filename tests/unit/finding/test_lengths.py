@@ -28,6 +28,7 @@ def test_every_bucket_is_found_and_run_in_turn_with_the_others():
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("heap")
 def test_what_fits_alone_but_not_in_turn_is_made_smaller():
     findings = find("Keeps", lengths=LENGTHS, cap=40)
     for finding in findings:
