@@ -56,7 +56,7 @@ def compare(address: str, sizes: list[int]) -> list[dict[str, Any]]:
 
     rows = []
     for size in sizes:
-        (traced,) = in_forks([partial(trace_with_backing, workload_class, Case({}), size, NUM_STEPS)])
+        (traced,) = in_forks([partial(trace_with_backing, workload_class, Case({}), size, NUM_STEPS, LIMIT_BYTES)])
         (real,) = in_forks([partial(run, size)])
         rows.append(
             {

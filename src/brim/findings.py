@@ -150,7 +150,8 @@ class Finding:
         """The microbatch as it is shown, or that there is none: none was found where tries or time ended too soon."""
         if self.microbatch is not None:
             return f"{self.microbatch:,}"
-        return "none found" if self.stopped_by in ("tries", "time") else "nothing fits"
+        is_cut_short = self.stopped_by in ("tries", "time") and min(probe.microbatch for probe in self.probes) > 1
+        return "none found" if is_cut_short else "nothing fits"
 
     @property
     def best_probe(self) -> Probe | None:
@@ -170,11 +171,11 @@ class Finding:
 
     @property
     def rate(self) -> float | None:
-        """Samples per second of the answer over all that was timed of it: in races where there were some.
+        """Samples per second of the answer: in races where there were some, else of its last probe.
 
-        It is what people are shown, so that a table and the curve under it agree.
+        It is what people are shown, so that a table and the curve of a race under it agree.
         """
-        rates = self.throughput["rates"] if self.throughput else ()
+        rates = self.throughput["rates"] if self.throughput and self.throughput.get("raced") else ()
         measured = (each["samples_per_second"] for each in rates if each["microbatch"] == self.microbatch)
         return next(measured, self.samples_per_second)
 

@@ -7,6 +7,7 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Container
 
 # Set in every process that brim probes in, to the process that asked for it.
 PROBING_VARIABLE = "BRIM_PROBING_FOR"
@@ -19,6 +20,23 @@ def kill_group(pid: int) -> None:
     """Kill the process group that `pid` leads; a group that is gone is no error."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
+
+
+def kill_descendants(pid: int, *, but: Container[int] = ()) -> None:
+    """Kill all that descends from a process, in whatever group or session; `but` names children to leave alone."""
+    import psutil  # here, because programs that brim only looks at import this file too
+
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(pid).children():
+            if child.pid in but:
+                continue
+            with contextlib.suppress(psutil.NoSuchProcess):
+                for each in (*child.children(recursive=True), child):
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        each.kill()
+            if pid == os.getpid():
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(child.pid, 0)
 
 
 def die_with_parent(parent_pid: int, *, by: signal.Signals = signal.SIGKILL) -> None:

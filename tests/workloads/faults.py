@@ -101,11 +101,20 @@ class PythonMemory(Train):
 
 
 class LeavesChildren(Train):
-    """Starts a process and forgets it."""
+    """Starts two processes, one in a session of its own, and forgets them."""
 
     def build(self):
-        subprocess.Popen(["sleep", "1000"], env={**os.environ, "BRIM_LEFT": "1"})
+        for alone in (False, True):
+            subprocess.Popen(["sleep", "1000"], env={**os.environ, "BRIM_LEFT": "1"}, start_new_session=alone)
         super().build()
+
+
+class MakesArrays(Train):
+    """Makes an array that is no tensor, of 64 MiB a sample: a trace makes it as well."""
+
+    def step(self, batch):
+        self.array = bytearray(len(batch) * 2**26)
+        super().step(batch)
 
 
 class CallsItMemory(Train):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import Annotated, Any
@@ -65,6 +66,8 @@ def _failed(error: BaseException, code: int, *, as_json: bool) -> int:
 
 def main() -> None:
     """Run the command line and exit with the documented code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as standard error: an answer is worth more than its bars
     try:
         code = _run()
     except BrokenPipeError:

@@ -33,7 +33,7 @@ def command(
         typer.Option(help="A dataset's lengths, one a line: find a batch for each bucket of them.", metavar="FILE"),
     ] = None,
     start_from: Annotated[
-        str | None, typer.Option(help="Skip the cases before this value.", metavar="KEY=VALUE")
+        list[str] | None, typer.Option(help="Skip the cases before this value.", metavar="KEY=VALUE")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda:N.")] = "auto",
     memory: Annotated[
@@ -83,7 +83,10 @@ def command(
 
     if scale_table is not None and strategy != "estimate":
         raise InputError("--scale-table goes with --strategy estimate.")
-    cases = None if lengths is not None and not case else parse_cases(case or [], start_from=start_from)
+    if start_from and len(start_from) > 1:
+        raise InputError(f"--start-from is given {len(start_from)} times. Name one value to start from.")
+    first = start_from[0] if start_from else None
+    cases = None if lengths is not None and not case else parse_cases(case or [], start_from=first)
     is_command = len(workload) > 1 or BATCH in workload[0]
     return find_and_print(
         workload if is_command else workload[0],

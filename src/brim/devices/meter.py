@@ -6,6 +6,9 @@ from typing import Protocol
 
 from brim.units import format_bytes
 
+# How an error says that a process is above its limit from the start.
+NO_ROOM = "before the workload is built"
+
 
 class Meter(Protocol):
     """What a probe needs of its device.
@@ -48,8 +51,7 @@ def check_room(held_bytes: int, limit_bytes: int) -> None:
     """Raise where a process is above its limit from the start: a job that asks for nothing more would seem to fit."""
     if held_bytes > limit_bytes:
         raise MemoryError(
-            f"the process holds {format_bytes(held_bytes)} before the workload is built, "
-            f"above the limit of {format_bytes(limit_bytes)}"
+            f"the process holds {format_bytes(held_bytes)} {NO_ROOM}, above the limit of {format_bytes(limit_bytes)}"
         )
 
 

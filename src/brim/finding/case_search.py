@@ -9,6 +9,7 @@ from typing import Any
 
 from brim.cases import Case
 from brim.devices import Device
+from brim.devices.meter import NO_ROOM
 from brim.errors import IdleStepError, UnclearError, WorkloadError
 from brim.finding.observer import Observer
 from brim.findings import Finding, Probe, Race, Verdict
@@ -27,10 +28,13 @@ from brim.searching import (
     fastest_fit,
     steps_to_time,
 )
+from brim.searching.bounds import LARGEST_MICROBATCH
 from brim.units import format_bytes
 
 # How often a probe that ended for no known reason is tried again.
 NUM_RETRIES = 2
+# Which share of the limit glibc may waste before a user is told what helps.
+WORTH_A_NOTE = 0.1
 # What torch says where BatchNorm meets a single sample.
 _BATCH_NORM_TEXT = "Expected more than 1 value per channel when training"
 
@@ -189,7 +193,24 @@ class CaseSearch:
                 f"sizes from about {self._gap_from} to shortly below this one need more memory: glibc keeps tensors of "
                 "less than 32 MiB in a heap and wastes some of it. Drop a smaller last batch"
             )
-        return self.note
+        if search.answer == self.bounds.cap == LARGEST_MICROBATCH:
+            return "no larger microbatch is tried unless a cap asks for it: cap=… (--cap …)"
+        return self._waste(strategy, best) or self.note
+
+    def _waste(self, strategy: Strategy, best: Probe) -> str | None:
+        """Return what to do where glibc's heap takes much more than the tensors in it."""
+        if self.device.name != "cpu" or self.device.has_equal_processes or not isinstance(strategy, Guided):
+            return None
+        live_bytes = strategy.live_bytes(best.microbatch)
+        if live_bytes is None or best.peak_bytes is None:
+            return None
+        wasted_bytes = best.peak_bytes - strategy.baseline_bytes - live_bytes
+        if wasted_bytes < WORTH_A_NOTE * self.device.limit_bytes:
+            return None
+        return (
+            f"glibc's heap holds about {format_bytes(wasted_bytes)} more than the tensors: with "
+            "MALLOC_MMAP_THRESHOLD_=131072 in the environment, here and in your own run, more may fit"
+        )
 
     def _nothing_fits(self, strategy: Strategy) -> str:
         tried = min(probe.microbatch for probe in self._probes)
@@ -197,12 +218,14 @@ class CaseSearch:
         if tried > self.bounds.smallest:
             lower = "a lower cap" if self.bounds.start is None else "a lower start or cap"
             return f"no size tried fits into {limit}, the smallest was {tried}; allow more tries or time, or {lower}"
+        detail = next((probe.detail for probe in self._probes if probe.microbatch == tried and probe.detail), None)
+        if detail is not None and NO_ROOM in detail:
+            return f"{detail}: it takes more than that"
         # A trace knows nothing of what ranks share and of their buffers.
         is_whole = self.prober.ranks == 1
         needed = strategy.predicted_peak(tried) if isinstance(strategy, Guided) and is_whole else None
         if needed is not None and needed > self.device.limit_bytes:
             return f"microbatch {tried} needs about {format_bytes(needed)} (traced), the limit is {limit}"
-        detail = next((probe.detail for probe in self._probes if probe.microbatch == tried and probe.detail), None)
         return f"microbatch {tried} needs more than the limit of {limit}" + (f" ({detail})" if detail else "")
 
     def _of_case(self) -> str:

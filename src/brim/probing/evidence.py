@@ -12,16 +12,20 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+# Which share of a batch's elements a module was given that got all of them in another shape: some may be cropped.
+_SAME_ELEMENTS = (0.9, 1.1)
+
 
 @dataclass(slots=True)
 class Evidence:
     """How often each kind of work was seen, and how much data.
 
     Attributes:
-        rows: What each module was given in all, along the first dimension, by the module's identity: the outermost, or
-            where these were given nothing that can be seen, those that they call.
-        elements: The same, in elements.
-        is_hidden: Whether there were such outermost ones.
+        rows: What each outermost module was given in all, along the first dimension, by the module's identity; where
+            that cannot be seen, the most that a module inside of it was given in each call.
+        elements: What each of these whose arguments can be seen was given, in elements of its largest tensor.
+        shapes: The shapes of what these were given, without the first dimension.
+        is_hidden: Whether there were others.
     """
 
     forward: int = 0
@@ -29,20 +33,29 @@ class Evidence:
     optimizer: int = 0
     rows: Counter[int] = field(default_factory=Counter)
     elements: Counter[int] = field(default_factory=Counter)
+    shapes: set[tuple[int, ...]] = field(default_factory=set)
     is_hidden: bool = False
 
     def samples(self, batch: Any, size: int, *, steps: int) -> int | None:
         """Return how many samples the modules saw over all steps; None where that cannot be told.
 
-        A step may reorder, crop or pack what it was given, so less than all of it is believed only where a module got
-        neither as many rows nor half as many elements as there are in the batch.
+        Rows of what a batch's tensors look like are samples. A step may also pack or turn what it was given: then a
+        module gets fewer rows and about as many elements as there are in the batch.
         """
         expected = steps * size
         most_rows, most_elements = max(self.rows.values(), default=0), max(self.elements.values(), default=0)
-        num_elements = steps * max((tensor.numel() for tensor in tensors_of(batch)), default=0)
-        if most_rows >= expected or 0 < num_elements <= 2 * most_elements:
+        if most_rows >= expected:
             return expected
-        return most_rows if self.rows and num_elements and not self.is_hidden else None
+        tensors = list(tensors_of(batch))
+        num_elements = steps * max((tensor.numel() for tensor in tensors), default=0)
+        if self.is_hidden or not num_elements:
+            return None
+        counted = [tuple(tensor.shape[1:]) for tensor in tensors if tensor.shape[:1] == (size,)]
+        if not self.shapes.intersection(counted):
+            share = most_elements / num_elements
+            if _SAME_ELEMENTS[0] <= share:
+                return expected if share <= _SAME_ELEMENTS[1] else None
+        return most_rows
 
     def missing(self, kind: str) -> str | None:
         """Return what a step of this kind must do and did not, or None.
@@ -66,27 +79,33 @@ def collect() -> Iterator[Evidence]:
     """Count outermost module calls, backward passes and optimizer steps of this process while active."""
     evidence = Evidence()
     depth = 0
-    # How many of the modules that run now, from the outermost on, were given nothing that can be seen.
-    num_hidden = 0
+    # How many of the modules that run now, from the outermost on, were given nothing that can be seen, and what of the
+    # outermost's call was seen inside.
+    num_hidden = most_rows = 0
 
     def enter(module: torch.nn.Module, args: Any) -> None:
-        nonlocal depth, num_hidden
+        nonlocal depth, num_hidden, most_rows
         if depth == 0:
             evidence.forward += 1
+            most_rows = 0
         if depth == num_hidden:
-            given = list(tensors_of(args))
+            given = [tensor for tensor in tensors_of(args) if tensor.ndim]
             if given:
-                evidence.rows[id(module)] += sum(tensor.shape[0] for tensor in given if tensor.ndim)
-                evidence.elements[id(module)] += sum(tensor.numel() for tensor in given)
+                most_rows = max(most_rows, *(tensor.shape[0] for tensor in given))
+                if depth == 0:
+                    evidence.elements[id(module)] += max(tensor.numel() for tensor in given)
+                    evidence.shapes.update(tuple(tensor.shape[1:]) for tensor in given)
             else:
                 num_hidden += 1  # keywords are not shown to hooks of all modules
                 evidence.is_hidden = True
         depth += 1
 
-    def leave(*_: Any) -> None:
+    def leave(module: torch.nn.Module, *_: Any) -> None:
         nonlocal depth, num_hidden
         depth -= 1
         num_hidden = min(num_hidden, depth)
+        if depth == 0:
+            evidence.rows[id(module)] += most_rows
 
     def count_step(*_: Any) -> None:
         evidence.optimizer += 1

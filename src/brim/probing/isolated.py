@@ -21,7 +21,7 @@ from brim.devices import Device
 from brim.devices.cpu import num_oom_kills
 from brim.errors import InputError, WorkloadError
 from brim.findings import Probe, Race, Verdict
-from brim.groups import PROBING_VARIABLE, kill_group
+from brim.groups import PROBING_VARIABLE, kill_descendants, kill_group
 from brim.probing.mixing import Mix
 from brim.probing.outcome import Outcome, Traced, outcome_from
 from brim.probing.server_log import ServerLog
@@ -252,6 +252,7 @@ class IsolatedProber:
         process, self._process = self._process, None
         if process is None:
             return
+        kill_descendants(process.pid)
         for pid in (self._child_pid, self._tracer_pid, process.pid):
             if pid is not None:
                 kill_group(pid)

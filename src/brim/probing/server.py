@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 from brim.cases import Case
 from brim.errors import InputError, TraceError
 from brim.findings import Race
-from brim.groups import PROBING_VARIABLE, die_with_parent, kill_group
+from brim.groups import PROBING_VARIABLE, adopt_orphans, die_with_parent, kill_descendants, kill_group
 from brim.importing import OBJECTS_BETWEEN_COLLECTIONS
 from brim.probing.mixing import mixed
 from brim.probing.tracer import Tracer
@@ -65,6 +65,7 @@ class Server:
         for pid in (self._child_pid, self._tracer.pid if self._tracer else None):
             if pid is not None:
                 kill_group(pid)
+        kill_descendants(os.getpid())
         os._exit(1)
 
     def serve(self) -> None:
@@ -133,6 +134,7 @@ class Server:
         self._emit({"say": "started", "pid": pid})
         _, status = os.waitpid(pid, 0)
         kill_group(pid)  # whatever the workload started and left behind
+        kill_descendants(os.getpid(), but=() if self._tracer is None else (self._tracer.pid,))
         self._child_pid = None
         self._emit({"say": "ended", "exit_code": os.waitstatus_to_exitcode(status)})
 
@@ -287,6 +289,7 @@ def main() -> None:
         os.set_inheritable(fd, False)  # a program that the workload starts has no business with them
     sys.argv = [settings["address"].rpartition(":")[0]]
     server = Server(**settings)
+    adopt_orphans()
     signal.signal(signal.SIGTERM, server.end)
     die_with_parent(int(os.environ[PROBING_VARIABLE]), by=signal.SIGTERM)
     server.serve()

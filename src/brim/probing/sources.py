@@ -15,11 +15,15 @@ _ROOT_MARKS = ("pyproject.toml", "setup.py", ".git")
 
 
 def project_root(workload_file: Path) -> Path:
-    """Return the nearest folder above the workload that looks like a project, else its own folder."""
+    """Return the nearest folder above the workload that looks like a project, else where brim was called, or its own.
+
+    A package is imported from the folder that brim was called in, and so is what it imports.
+    """
     for folder in workload_file.resolve().parents:
         if any((folder / mark).exists() for mark in _ROOT_MARKS):
             return folder
-    return workload_file.resolve().parent
+    here, folder = Path.cwd().resolve(), workload_file.resolve().parent
+    return here if folder.is_relative_to(here) else folder
 
 
 def imported_sources(workload_file: Path) -> dict[str, str]:

@@ -12,7 +12,7 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from brim.groups import die_with_parent, kill_group
+from brim.groups import adopt_orphans, die_with_parent, kill_descendants, kill_group
 
 _DONE = b"."
 
@@ -35,12 +35,14 @@ class Tracer:
                 os.setsid()
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
                 die_with_parent(parent_pid)
+                adopt_orphans()
                 os.close(self._request_fd)
                 os.close(self._done_fd)
                 prepared = prepare()
                 with os.fdopen(request_read) as lines:
                     for line in lines:
                         answer(json.loads(line), prepared)
+                        kill_descendants(os.getpid())  # whatever the workload started and left behind
                         os.write(done_write, _DONE)
             finally:
                 os._exit(0)

@@ -111,6 +111,10 @@ class Guided:
             return None
         return int(self.baseline_bytes + self.first_slope * self.curve.bytes_at(microbatch))
 
+    def live_bytes(self, microbatch: int) -> int | None:
+        """Return the traced bytes of a microbatch, or None without a curve."""
+        return None if self.curve is None else int(self.curve.bytes_at(microbatch))
+
     def predicted_largest(self, cap: int) -> int | None:
         """Return the largest microbatch expected to fit before anything was measured, or None without a curve."""
         if self.curve is None:

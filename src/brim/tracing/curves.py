@@ -39,6 +39,8 @@ KERNEL_BYTES = 4 * 2**20
 KERNEL_DOUBT = 0.15
 # How far above the goal live bytes alone may fill the limit, as a ratio, before the allocator is asked there as well.
 _WORTH_A_LOOK = 1.25
+# What a process that traces may have beside the job's own limit, in bytes: its imports and its ledger.
+_TRACE_BYTES = 2**30
 # The slope depends on the size it is asked for and the other way round: as often as they may change places.
 _SETTLING = 3
 
@@ -105,7 +107,8 @@ def trace_curve(
     curve = TracedCurve(baseline_bytes=around_bytes, slope=unasked)
     # The process that traces must be as fresh as a probe's, so it is forked from this one, in which nothing ran yet.
     traced_steps = min(steps, _MAPPED_STEPS if mapped else _HEAP_STEPS)
-    run = partial(_trace_in_forks if backed else _trace_here, workload_class, case, steps=traced_steps)
+    trace_sizes = partial(_trace_in_forks, room_bytes=limit_bytes + _TRACE_BYTES) if backed else _trace_here
+    run = partial(trace_sizes, workload_class, case, steps=traced_steps)
     rehearsal, may_rehearse = None, backed
     while len(curve.live) < MOST_POINTS:
         sizes = next_to_trace(curve.live, target_bytes=curve.target_bytes(limit_bytes), cap=cap, near=near)
@@ -203,20 +206,23 @@ def baseline_in_fork() -> int:
 
 
 def _trace_in_forks(
-    workload_class: type[Workload], case: Case, sizes: Sequence[int], *, steps: int
+    workload_class: type[Workload], case: Case, sizes: Sequence[int], *, steps: int, room_bytes: int
 ) -> dict[int, dict[str, Any]]:
-    """Trace all sizes at the same time."""
-    results = in_forks([partial(trace_with_backing, workload_class, case, size, steps) for size in sizes])
+    """Trace all sizes at the same time, in processes that get no more memory than they need for that."""
+    results = in_forks([partial(trace_with_backing, workload_class, case, size, steps, room_bytes) for size in sizes])
     for result in results:
         if "problem" in result:
             raise TraceError(result["problem"])
     return dict(zip(sizes, results, strict=True))
 
 
-def trace_with_backing(workload_class: type[Workload], case: Case, size: int, steps: int) -> dict[str, Any]:
+def trace_with_backing(
+    workload_class: type[Workload], case: Case, size: int, steps: int, room_bytes: int
+) -> dict[str, Any]:
     """Trace a size with real memory behind it; return live bytes and by how much this process grew."""
     meter, backing = CpuMeter(), Backing()
     try:
+        meter.limit(room_bytes)  # a step may also make arrays that are no tensors, and so are no fakes
         traced = trace(workload_class, case, size, steps=steps, backing=backing)
     except TraceError as error:
         return {"problem": str(error)}

@@ -51,6 +51,20 @@ def test_the_table_names_every_case(brim_cli):
     assert "microbatch" in run.stdout
 
 
+def test_a_value_to_start_from_is_named_once(brim_cli):
+    starts = ("--start-from", "rows=64", "--start-from", "rows=32")
+    run = brim_cli("find", f"{SIMPLE}:Evaluate", *SMALL, "--case", "rows=32,64", *starts)
+    assert run.returncode == 2
+    assert "--start-from is given 2 times. Name one value" in run.stderr
+
+
+def test_an_answer_is_printed_where_its_bars_cannot_be(brim_cli):
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    run = brim_cli("find", f"{SIMPLE}:Evaluate", *SMALL, "--cap", "4", "--start", "4", env=environment)
+    assert run.returncode == 0
+    assert re.search(r"default +4 ", run.stdout)
+
+
 def test_estimate_walks_its_known_way(brim_cli):
     run = brim_cli(
         "find", f"{SIMPLE}:Evaluate", *SMALL, "--strategy", "estimate", "--cap", "64", "--case", "rows=12", "--json"

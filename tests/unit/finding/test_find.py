@@ -217,6 +217,13 @@ def test_what_a_workload_starts_and_forgets_is_ended_with_it():
             continue
 
 
+def test_a_trace_has_no_more_memory_than_the_job_and_some_for_itself(caplog):
+    caplog.set_level("INFO", logger="brim")
+    finding = find(f"{FAULTS}:MakesArrays")[0]
+    assert 1 <= finding.microbatch < 9
+    assert "MemoryError" in caplog.text  # of 32 samples
+
+
 def test_a_module_that_starts_threads_gets_a_new_process_for_every_probe():
     finding = find(f"{WORKLOADS}/threads_at_import.py:Train", cap=4)[0]
     assert finding.microbatch == 4

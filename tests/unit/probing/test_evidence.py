@@ -102,6 +102,9 @@ def test_a_second_dimension_that_only_happens_to_be_the_size_is_no_batch():
         (lambda model, batch: model(batch[:1]), 2),
         (lambda model, batch: [model(part) for part in batch.split(5)], 20),
         (lambda model, batch: model(batch.reshape(1, -1, 4)), 20),
+        (lambda model, batch: model(batch[:5]), 10),  # half is not all
+        (lambda model, batch: model(batch.reshape(2, -1, 4)), 20),
+        (lambda model, batch: model(batch[:1].repeat(1, 50, 1)), None),  # more than there is: nobody knows of what
         (lambda model, batch: model(input=batch[:1]), None),  # keywords cannot be seen
     ],
 )
@@ -133,6 +136,20 @@ def test_what_is_given_by_name_is_seen_where_it_is_given_on(batch, seen):
     assert evidence.forward == 2
     size = 10 if batch is None else len(batch)
     assert evidence.samples(batch, size, steps=2) == seen
+
+
+def test_hidden_states_of_few_samples_are_no_evidence_of_many():
+    model = ByName(nn.Sequential(nn.Linear(4, 64), nn.Linear(64, 64)))
+    with collect() as evidence:
+        model(ids=torch.zeros(1, 4))
+    assert evidence.samples(torch.zeros(10, 4), 10, steps=1) is None
+
+
+def test_sequences_that_come_first_are_no_samples():
+    model, batch = nn.LSTM(4, 4), torch.zeros(3, 8, 4)
+    with collect() as evidence:
+        model(batch)
+    assert evidence.samples(batch, 8, steps=1) == 8
 
 
 def test_samples_of_a_step_that_makes_its_own_are_not_known_where_they_are_fewer():
