@@ -116,7 +116,7 @@ def command(
 
 def find_and_print(workload: str | list[str], *, as_json: bool, **settings: Any) -> int:
     """Search, print what was found, also when the search was cut short, and return the exit code."""
-    from brim.cli.output import observer, print_findings, print_text
+    from brim.cli.output import observer, print_findings, print_json_error, print_text
     from brim.cli.signals import end_like_ctrl_c
     from brim.finding import find
 
@@ -127,6 +127,8 @@ def find_and_print(workload: str | list[str], *, as_json: bool, **settings: Any)
         found_before = getattr(error, "findings", None)
         if found_before:
             print_findings(found_before, as_json=as_json, error=error)
+        elif as_json and isinstance(error, KeyboardInterrupt):
+            print_json_error(error)  # typer makes a mere exit code of it
         raise
     print_findings(findings, as_json=as_json)
     if settings.get("lengths") is not None and not as_json:

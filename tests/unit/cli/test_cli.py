@@ -290,15 +290,15 @@ def test_ctrl_c_while_the_workload_loads_ends_at_once_and_loads_nothing_again(tm
         f"import os, threading\nopen(os.path.join({str(marks)!r}, str(os.getpid())), 'w').close()\n"
         "threading.Event().wait()\n"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-m", "brim", "find", f"{module}:Name", *SMALL], stderr=subprocess.PIPE, text=True
-    )
+    command = [sys.executable, "-m", "brim", "find", f"{module}:Name", *SMALL, "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     while len(list(marks.iterdir())) < 2:  # the two servers that start together
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Interrupted." in stderr
+    assert json.loads(stdout)["schema"] == "brim.error/1"
     assert len(list(marks.iterdir())) == 2
     assert not any(psutil.pid_exists(int(mark.name)) for mark in marks.iterdir())
 
