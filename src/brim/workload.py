@@ -7,13 +7,15 @@ import importlib
 import importlib.util
 import inspect
 import keyword
+import os
 import sys
+import traceback
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
 from brim.cases import Case
-from brim.errors import InputError, WorkloadNotFoundError
+from brim.errors import BrimError, InputError, WorkloadError, WorkloadNotFoundError
 
 KINDS = ("train", "eval", "generate")
 WRAPS = (None, "ddp", "fsdp")
@@ -86,6 +88,32 @@ def address_of(workload: str | type[Workload]) -> str:
 def load(address: str) -> type[Workload]:
     """Import the workload at `file.py:Name` or `package.module:Name`."""
     return check_class(load_object(address), address)
+
+
+def load_here(address: str) -> type[Workload]:
+    """Import a workload into this process; what its file raises is a `WorkloadError` with the file's own traceback."""
+    try:
+        return load(address)
+    except BrimError:
+        raise
+    except (Exception, SystemExit) as error:  # noqa: BLE001  the user's module may raise anything
+        message = f"Loading {address} failed: {describe_error(error)}"
+        failure = WorkloadError(message, phase="load", traceback=users_traceback(error))
+        raise failure from failure.__cause__
+
+
+def describe_error(error: BaseException) -> str:
+    """Return an error in one line, with its type."""
+    return f"{type(error).__name__}: {error}".strip()
+
+
+def users_traceback(error: BaseException) -> str:
+    """Return the traceback of a failed import from the user's module on, without the frames that imported it."""
+    trace = error.__traceback__
+    own = (str(Path(__file__).parent), "<frozen importlib", str(Path(os.__file__).parent / "importlib"))
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(own):
+        trace = trace.tb_next
+    return "".join(traceback.format_exception(type(error), error, trace))
 
 
 def load_object(address: str) -> Any:

@@ -17,7 +17,6 @@ import json
 import os
 import signal
 import sys
-import traceback
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +29,7 @@ from brim.groups import PROBING_VARIABLE, adopt_orphans, die_with_parent, kill_d
 from brim.importing import OBJECTS_BETWEEN_COLLECTIONS
 from brim.probing.mixing import mixed
 from brim.probing.tracer import Tracer
-from brim.workload import Workload, load
+from brim.workload import Workload, describe_error, load, users_traceback
 
 
 class Server:
@@ -76,7 +75,7 @@ class Server:
             self._emit({"say": "refused", "error": type(error).__name__, "message": str(error)})
             return
         except BaseException as error:  # noqa: BLE001  the user's module may raise anything, an interrupt as well
-            self._emit({"say": "load_failed", "message": _describe(error), "traceback": _users_traceback(error)})
+            self._emit({"say": "load_failed", "message": describe_error(error), "traceback": users_traceback(error)})
             return
         if not reusable:
             # The workload runs in this process, which may then hear no signal that can be handled.
@@ -263,19 +262,6 @@ def _num_threads_after_fork() -> int:
         os._exit(0)
     os.waitpid(pid, 0)
     return _num_threads()
-
-
-def _describe(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".strip()
-
-
-def _users_traceback(error: BaseException) -> str:
-    """Return the traceback from the user's module on, without the frames that imported it."""
-    trace = error.__traceback__
-    own = (str(Path(__file__).parent.parent), "<frozen importlib", str(Path(os.__file__).parent / "importlib"))
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(own):
-        trace = trace.tb_next
-    return "".join(traceback.format_exception(type(error), error, trace))
 
 
 def main() -> None:

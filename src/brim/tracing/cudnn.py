@@ -27,11 +27,16 @@ MOST_TERMS = 3_332
 _FLOAT32_BYTES = 4
 
 
+def is_known(capability: tuple[int, int] | None) -> bool:
+    """Return whether anything is known of what cuDNN takes on a GPU."""
+    return capability == _CAPABILITY
+
+
 def workspace_of(
     func: Any, args: Sequence[Any], *, microbatch: int, capability: tuple[int, int] | None
 ) -> Workspace | None:
     """Return what cuDNN takes for an operation; None where nothing is known of it."""
-    if func is not _CONVOLUTION_BACKWARD or capability != _CAPABILITY:
+    if func is not _CONVOLUTION_BACKWARD or not is_known(capability):
         return None
     images, weight, stride, groups, wanted = args[1], args[2], args[4], args[9], args[10]
     num_outputs, num_inputs, *kernel = weight.shape

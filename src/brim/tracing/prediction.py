@@ -10,8 +10,9 @@ from typing import Any
 from brim.cases import Case, CaseValue
 from brim.devices.catalog import Gpu, find_gpu
 from brim.devices.device import check_fill
-from brim.errors import InputError
+from brim.errors import InputError, TraceError
 from brim.searching.bounds import LARGEST_MICROBATCH
+from brim.tracing import cudnn
 from brim.tracing.bracket import Bracket
 from brim.tracing.changes import TracedJob
 from brim.tracing.cuda_like import has_flash_attention
@@ -21,7 +22,7 @@ from brim.tracing.replays import Replays
 from brim.tracing.runtime import Runtime, runtime_here
 from brim.tracing.sizes import TracedSizes
 from brim.tracing.timeline import timeline
-from brim.workload import Workload, check_class, load
+from brim.workload import Workload, check_class, load_here
 
 SCHEMA = "brim.prediction/1"
 # How many modules are named.
@@ -281,18 +282,25 @@ def predict_all(
     check_fill(fill)
     if cap is not None:
         _check_microbatch(cap, "cap")
-    loaded = load(workload) if isinstance(workload, str) else check_class(workload, repr(workload))
+    loaded = load_here(workload) if isinstance(workload, str) else check_class(workload, repr(workload))
     found = [find_gpu(gpu) if isinstance(gpu, str) else gpu for gpu in gpus]
     predictions = []
     for case in cases:
-        traced: dict[bool, TracedSizes] = {}
+        traced: dict[tuple[bool, bool], TracedSizes] = {}
         for gpu in found:
-            generation = has_flash_attention(gpu.capability)
-            if generation not in traced:
+            kernels = has_flash_attention(gpu.capability), cudnn.is_known(gpu.capability)
+            if kernels not in traced:
                 tell(f"tracing {case} for {gpu.name}")
-                traced[generation] = TracedSizes(loaded, case, capability=gpu.capability)
-            predictions.append(Prediction(traced[generation], gpu=gpu, runtime=runtime, fill=fill, cap=cap))
+                traced[kernels] = _trace(loaded, case, gpu)
+            predictions.append(Prediction(traced[kernels], gpu=gpu, runtime=runtime, fill=fill, cap=cap))
     return predictions
+
+
+def _trace(workload_class: type[Workload], case: Case, gpu: Gpu) -> TracedSizes:
+    try:
+        return TracedSizes(workload_class, case, capability=gpu.capability)
+    except TraceError as error:
+        raise TraceError(f"Case {case}: {error}" if case else str(error)) from error
 
 
 def _check_microbatch(microbatch: Any, name: str = "microbatch") -> None:

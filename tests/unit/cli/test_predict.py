@@ -65,3 +65,32 @@ def test_the_catalog_is_listed(brim_cli):
     assert "a100-80gb" in brim_cli("gpus").stdout
     listed = json.loads(brim_cli("gpus", "--json").stdout)
     assert {"name", "memory_bytes", "capability"} <= set(listed["gpus"][0])
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [("import nothere\n", "No module named 'nothere'"), ("def step(:\n", "SyntaxError: invalid syntax")],
+)
+def test_a_file_that_cannot_be_loaded_is_told_with_its_own_traceback(brim_cli, tmp_path, source, message):
+    (tmp_path / "broken.py").write_text(source)
+    run = brim_cli("predict", "broken.py:Train", "--gpu", "t4", "--json")
+    assert run.returncode == 1
+    assert message in json.loads(run.stdout)["error"]["message"]
+    assert 'broken.py", line 1' in run.stderr
+    assert "brim/cli" not in run.stderr
+
+
+def test_a_case_that_cannot_be_traced_is_named(brim_cli, tmp_path):
+    (tmp_path / "asks.py").write_text(
+        "import sys\n"
+        f"sys.path.insert(0, {str(SIMPLE.parent)!r})\n"
+        "from simple import Evaluate\n\n"
+        "class Asks(Evaluate):\n"
+        "    def step(self, batch):\n"
+        "        if self.case['rows'] == 64 and batch.sum() > 3:\n"
+        "            pass\n"
+        "        super().step(batch)\n"
+    )
+    run = brim_cli("predict", "asks.py:Asks", "--gpu", "t4", "--case", "rows=32,64", "--cap", "8")
+    assert run.returncode == 1
+    assert "Case rows=64: step does not run on fake tensors" in run.stderr

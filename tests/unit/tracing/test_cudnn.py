@@ -6,8 +6,11 @@ from torch import nn
 
 import brim
 from brim.cases import Case
+from brim.devices.catalog import find_gpu
 from brim.tracing import trace
 from brim.tracing.cudnn import MOST_TERMS, workspace_of
+from brim.tracing.prediction import predict_all
+from brim.tracing.runtime import Runtime
 from brim.tracing.sizes import TracedSizes
 
 AMPERE = (8, 6)
@@ -109,3 +112,10 @@ def test_the_line_says_what_a_trace_would_on_both_sides_of_the_last_size(workloa
 def test_a_peak_holds_the_workspace_while_it_is_taken():
     peaks = [brim.predict(Head, gpu="rtx-3060").peak(size).allocated_bytes for size in (LAST, LAST + 1)]
     assert peaks[0] - peaks[1] > 0.8 * LAST * INPUTS * OUTPUTS * 4  # without it, the peak is at another moment
+
+
+def test_a_gpu_of_another_kind_does_not_share_the_trace():
+    gpus = [find_gpu(name) for name in ("a100-80gb", "rtx-3060", "rtx-3090")]
+    other, *ampere = predict_all(Head, gpus=gpus, cases=[Case()], runtime=Runtime(), cap=LAST)
+    peaks = [prediction.peak(LAST).allocated_bytes for prediction in ampere]
+    assert peaks[0] == peaks[1] > 2 * other.peak(LAST).allocated_bytes
