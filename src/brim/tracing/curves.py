@@ -12,7 +12,7 @@ from brim.devices.catalog import Gpu
 from brim.devices.cpu import CpuMeter, is_mapped, peak_data_bytes
 from brim.errors import TraceError
 from brim.searching.curve import NEAR_GOAL, curve_through, next_to_trace
-from brim.searching.guided import HEAP_SLOPE, LIVE_SLOPE, MAPPED_SLOPE, first_slope
+from brim.searching.guided import HEAP_SLOPE, LIVE_SLOPE, MAPPED_SLOPE, MOST_WASTE, first_slope
 from brim.tracing.backing import Backing
 from brim.tracing.forks import in_forks
 from brim.tracing.prediction import Prediction
@@ -39,7 +39,8 @@ KERNEL_BYTES = 4 * 2**20
 KERNEL_DOUBT = 0.15
 # How far above the goal live bytes alone may fill the limit, as a ratio, before the allocator is asked there as well.
 _WORTH_A_LOOK = 1.25
-# What a process that traces may have beside the job's own limit, in bytes: its imports and its ledger.
+# What a process that traces may have, in bytes, beside the job's own limit and what the heap may waste of it: for its
+# imports and its ledger.
 _TRACE_BYTES = 2**30
 # The slope depends on the size it is asked for and the other way round: as often as they may change places.
 _SETTLING = 3
@@ -107,7 +108,8 @@ def trace_curve(
     curve = TracedCurve(baseline_bytes=around_bytes, slope=unasked)
     # The process that traces must be as fresh as a probe's, so it is forked from this one, in which nothing ran yet.
     traced_steps = min(steps, _MAPPED_STEPS if mapped else _HEAP_STEPS)
-    trace_sizes = partial(_trace_in_forks, room_bytes=limit_bytes + _TRACE_BYTES) if backed else _trace_here
+    room_bytes = int(MOST_WASTE * limit_bytes) + _TRACE_BYTES
+    trace_sizes = partial(_trace_in_forks, room_bytes=room_bytes) if backed else _trace_here
     run = partial(trace_sizes, workload_class, case, steps=traced_steps)
     rehearsal, may_rehearse = None, backed
     while len(curve.live) < MOST_POINTS:

@@ -29,6 +29,8 @@ from brim.workload import prepare
 
 MIB = 2**20
 ROOT = Path(__file__).parents[3]
+# More than any of the traces here takes.
+ROOM_BYTES = 16 * 2**30
 
 
 class Mlp(brim.Workload):
@@ -193,7 +195,7 @@ def curve_of(workload_class, *, target_bytes, cap=2**20):
 
 def growth_bytes(workload_class, size):
     """By how much a process grows in a backed trace."""
-    return _trace_in_forks(workload_class, Case(), [size], steps=3)[size]["grown_bytes"]
+    return _trace_in_forks(workload_class, Case(), [size], steps=3, room_bytes=ROOM_BYTES)[size]["grown_bytes"]
 
 
 def real_growth_bytes(workload_class, size):
