@@ -150,7 +150,8 @@ class Finding:
         """The microbatch as it is shown, or that there is none: none was found where tries or time ended too soon."""
         if self.microbatch is not None:
             return f"{self.microbatch:,}"
-        is_cut_short = self.stopped_by in ("tries", "time") and min(probe.microbatch for probe in self.probes) > 1
+        smallest = min((probe.microbatch for probe in self.probes), default=1)
+        is_cut_short = self.stopped_by in ("tries", "time") and smallest > 1
         return "none found" if is_cut_short else "nothing fits"
 
     @property

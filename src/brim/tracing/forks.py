@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import select
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import psutil
-
-from brim.groups import die_with_parent
+from brim.groups import die_with_parent, kill_descendants
 
 _PIPE_BYTES = 65536
 
@@ -54,10 +52,8 @@ class Fork:
 
     def _kill(self) -> None:
         """End the process and what it started, such as a compiler."""
-        process = psutil.Process(self.pid)
-        for each in (*process.children(recursive=True), process):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                each.kill()
+        kill_descendants(self.pid)
+        os.kill(self.pid, signal.SIGKILL)
 
 
 def in_forks(calls: Sequence[Callable[[], Any]]) -> list[Any]:

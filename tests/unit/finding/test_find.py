@@ -92,6 +92,25 @@ def test_a_gap_below_the_answer_is_told():
     assert "sizes from about 12 to shortly below this one need more memory" in finding.note
 
 
+@pytest.mark.usefixtures("heap")
+@pytest.mark.parametrize(("sample_bytes", "is_told"), [(2 * MIB, True), (MIB, False)])
+def test_what_helps_is_told_where_the_heap_wastes_much(sample_bytes, is_told):
+    class Prober:
+        ranks = 1
+
+        def trace(self, case, *, cap, steps):
+            return Traced(points={10: 10 * MIB, 20: 20 * MIB}, slope=sample_bytes / MIB)
+
+        def probe(self, case, microbatch, *, steps, confirms=False, mix=(), race=None):
+            ran = {"peak_bytes": microbatch * sample_bytes, "steps": steps, "samples": steps * microbatch}
+            return Outcome(probe=Probe(microbatch=microbatch, verdict=Verdict.FITS, **ran))
+
+    device = Device(name="cpu", memory_bytes=40 * MIB, fill=1.0)
+    settings = {"bounds": Bounds(cap=20), "steps": 3, "make_strategy": lambda case: None, "observer": LogObserver()}
+    finding = CaseSearch(prober=Prober(), case=Case({}), device=device, **settings).run()
+    assert ("MALLOC_MMAP_THRESHOLD_" in (finding.note or "")) is is_told
+
+
 def test_cap_start_and_multiple_hold():
     finding = find(f"{SIMPLE}:WithTies", memory="1GiB", cap=13, start=8, multiple_of=4)[0]
     assert (finding.microbatch, finding.stopped_by) == (12, "cap")
