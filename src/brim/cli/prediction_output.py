@@ -37,17 +37,16 @@ def _print_prediction(console: Console, prediction: Predicted, microbatch: int |
     sizes = prediction.shown_sizes() if microbatch is None else [microbatch]
     shown = microbatch or max(1, prediction.largest)
     has_colors = console.color_system is not None and not console.no_color
-    console.print(memory_table(prediction, sizes, has_colors=has_colors))
-    if microbatch is None:
-        for remark in remarks(prediction):
-            console.print(Text(remark), soft_wrap=True)
+    console.print(memory_table(prediction, sizes, has_colors=has_colors, width=console.width))
+    for remark in remarks(prediction, is_searched=microbatch is None):
+        console.print(Text(remark))
     console.print(legend(prediction.breakdown(shown), shown, has_colors=has_colors))
-    console.print(modules_table(prediction.modules(shown), shown))
+    console.print(modules_table(prediction.largest_modules(shown), shown))
     advice = prediction.remedy(shown)
     if advice is not None:
-        missing_bytes = prediction.missing_bytes(shown)
-        lacks = f"lacks {format_bytes(missing_bytes)}" if missing_bytes else "does not fit: fragmented"
-        console.print(Text(f"Microbatch {shown:,} {lacks} on {prediction.gpu.name}: {advice}."))
+        lacks = f"lacks {format_bytes(prediction.missing_bytes(shown))}"
+        smaller = f" The largest that fits is {prediction.largest:,}." if prediction.largest else ""
+        console.print(Text(f"Microbatch {shown:,} {lacks} on {prediction.gpu.name}: {advice}.{smaller}"))
 
 
 def print_gpus(gpus: Sequence[Gpu]) -> None:

@@ -16,7 +16,12 @@ from brim.reporting.remarks import Searched
 from brim.units import format_bytes
 
 _BAR_WIDTH = 40
-_NUM_MODULES = 10
+_LEAST_BAR_WIDTH = 10
+# From this many columns on a terminal shows all of the memory table; narrower ones do without the allocator's share.
+_WHOLE_WIDTH = 120
+# How many columns the rest of the table takes beside the bar, at most.
+_BESIDE_BAR = 90
+_BESIDE_NARROW_BAR = 66
 _COLORS = {
     "parameters": "blue",
     "gradients": "cyan",
@@ -80,8 +85,8 @@ class Predicted(Searched, Protocol):
         """Return the bytes of every kind of memory at the peak."""
         ...
 
-    def modules(self, microbatch: int) -> Mapping[str, int]:
-        """Return the bytes that every module holds at the peak, most first."""
+    def largest_modules(self, microbatch: int) -> Mapping[str, int]:
+        """Return the bytes that the modules hold which hold most at the peak, most first."""
         ...
 
     def fits(self, microbatch: int) -> bool:
@@ -90,6 +95,10 @@ class Predicted(Searched, Protocol):
 
     def missing_bytes(self, microbatch: int = 1) -> int:
         """Return by how much a microbatch passes the device's memory."""
+        ...
+
+    def is_fragmented(self, microbatch: int) -> bool:
+        """Return whether a microbatch does not fit although its tensors alone would."""
         ...
 
     def remedy(self, microbatch: int = 1) -> str | None:
@@ -130,28 +139,32 @@ def _fit(prediction: Predicted, microbatch: int) -> Text:
 def _verdict(prediction: Predicted, microbatch: int) -> Text:
     if prediction.fits(microbatch):
         return Text("fits", "green")
-    is_fragmented = not prediction.missing_bytes(microbatch)
-    return Text("does not fit: fragmented" if is_fragmented else "does not fit", "red")
+    told = "does not fit: fragmented" if prediction.is_fragmented(microbatch) else "does not fit"
+    return Text(told, "red")
 
 
-def memory_table(prediction: Predicted, sizes: Sequence[int], *, has_colors: bool = True) -> Table:
-    """Return memory by kind as stacked bars, one row for every size."""
+def memory_table(
+    prediction: Predicted, sizes: Sequence[int], *, has_colors: bool = True, width: int = _WHOLE_WIDTH
+) -> Table:
+    """Return memory by kind as stacked bars, one row for every size, as wide as a terminal allows."""
+    is_whole = width >= _WHOLE_WIDTH
+    bar_width = min(_BAR_WIDTH, max(_LEAST_BAR_WIDTH, width - (_BESIDE_BAR if is_whole else _BESIDE_NARROW_BAR)))
     limit_bytes = prediction.gpu.memory_bytes
     title = f"{prediction.gpu.name}, {format_bytes(limit_bytes)}" + (f", {prediction.case}" if prediction.case else "")
     table = Table(title=escape(title), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
     table.add_column("microbatch", justify="right", style="bold")
-    table.add_column("memory by kind")
-    for name in ("allocated", "reserved", "on the device"):
-        table.add_column(name, justify="right")
+    table.add_column("memory by kind", no_wrap=True)
+    for name in ("allocated", "reserved", "on the device") if is_whole else ("on the device",):
+        table.add_column(name, justify="right", no_wrap=True)
     table.add_column("")
     for size in sizes:
         peak = prediction.peak(size)
         table.add_row(
             f"{size:,}",
-            stacked_bar(prediction.breakdown(size), peak.device_bytes, limit_bytes, has_colors=has_colors),
-            format_bytes(peak.allocated_bytes),
-            # What the allocator would have reserved by then depends on a device that has more.
-            format_bytes(peak.reserved_bytes) if prediction.fits(size) else "–",
+            stacked_bar(
+                prediction.breakdown(size), peak.device_bytes, limit_bytes, has_colors=has_colors, width=bar_width
+            ),
+            *([format_bytes(peak.allocated_bytes), format_bytes(peak.reserved_bytes)] if is_whole else []),
             format_bytes(peak.device_bytes),
             _verdict(prediction, size),
         )
@@ -172,23 +185,30 @@ def modules_table(held: Mapping[str, int], microbatch: int) -> Table:
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("module")
     table.add_column(f"holds at the peak of {microbatch:,}", justify="right")
-    for name, num_bytes in list(held.items())[:_NUM_MODULES]:
+    for name, num_bytes in held.items():
         table.add_row(escape(name), format_bytes(num_bytes))
     return table
 
 
-def stacked_bar(held: Mapping[str, int], device_bytes: int, limit_bytes: int, *, has_colors: bool = True) -> Text:
+def stacked_bar(
+    held: Mapping[str, int],
+    device_bytes: int,
+    limit_bytes: int,
+    *,
+    has_colors: bool = True,
+    width: int = _BAR_WIDTH,
+) -> Text:
     """Return a bar whose full width is the device's memory."""
     bar = Text()
     num_cells = total = 0
     for kind, num_bytes in held.items():
         total += num_bytes
-        cells = min(_BAR_WIDTH, round(total / limit_bytes * _BAR_WIDTH)) - num_cells
+        cells = min(width, round(total / limit_bytes * width)) - num_cells
         bar.append(_block(kind, has_colors) * cells, _COLORS[kind])
         num_cells += cells
-    rest = min(_BAR_WIDTH, round(device_bytes / limit_bytes * _BAR_WIDTH)) - num_cells
+    rest = min(width, round(device_bytes / limit_bytes * width)) - num_cells
     bar.append(_REST * max(0, rest), "dim")
-    bar.append(" " * (_BAR_WIDTH - num_cells - max(0, rest)))
+    bar.append(" " * (width - num_cells - max(0, rest)))
     return bar.append(f" {device_bytes / limit_bytes:4.0%}")
 
 

@@ -33,11 +33,32 @@ class Searched(Protocol):
         """Whether what the step selects by values was counted whole."""
         ...
 
+    @property
+    def is_unplaced(self) -> bool:
+        """Whether nothing was put on the GPU, and so all was counted."""
+        ...
 
-def remarks(prediction: Searched) -> list[str]:
-    """Return what to add to the answer, a sentence each."""
-    selected = "What the step selects by values (masks, nonzero) was counted whole: with less selected, more fits."
-    return [*_end_of_search(prediction), *([selected] if prediction.selects_all else [])]
+    @property
+    def lacks_backward(self) -> bool:
+        """Whether a workload that is said to train runs no backward pass."""
+        ...
+
+
+def remarks(prediction: Searched, *, is_searched: bool = True) -> list[str]:
+    """Return what to add to the answer, a sentence or two each; of one size alone, nothing was searched for."""
+    told = _end_of_search(prediction) if is_searched else []
+    if prediction.selects_all:
+        told.append(
+            "What the step selects by values (masks, nonzero) was counted whole: with less selected, more fits."
+        )
+    if prediction.is_unplaced:
+        told.append(
+            "Nothing in this workload is put on self.device, so with a GPU it would still run on the CPU. It was "
+            "counted as if it were on the GPU: make tensors with device=self.device, move models with .to(self.device)."
+        )
+    if prediction.lacks_backward:
+        told.append('The step runs no backward pass. If it does not train, say kind = "eval" in the workload.')
+    return told
 
 
 def _end_of_search(prediction: Searched) -> list[str]:

@@ -51,7 +51,11 @@ def cuda_autocast_policy() -> Iterator[None]:
     autocast = torch.amp.autocast_mode.autocast
     try:
         _register(library)
-        with mock.patch.object(autocast, "__init__", _on_cpu(autocast.__init__)):
+        with (
+            mock.patch.object(autocast, "__init__", _on_cpu(autocast.__init__)),
+            mock.patch.object(torch, "is_autocast_enabled", _asked_of_cpu(torch.is_autocast_enabled)),
+            mock.patch.object(torch, "get_autocast_dtype", _dtype_in(torch.get_autocast_dtype)),
+        ):
             yield
     finally:
         library._destroy()
@@ -70,6 +74,21 @@ def _on_cpu(original: Callable[..., None]) -> Callable[..., None]:
         original(self, "cpu" if device_type == "cuda" else device_type, dtype, enabled, cache_enabled)
 
     return init
+
+
+def _asked_of_cpu(is_enabled: Callable[[str], bool]) -> Callable[[str], bool]:
+    def is_autocast_enabled(device_type: str = "cuda") -> bool:
+        return is_enabled("cpu" if device_type == "cuda" else device_type)
+
+    return is_autocast_enabled
+
+
+def _dtype_in(get_dtype: Callable[[str], torch.dtype]) -> Callable[[str], torch.dtype]:
+    def get_autocast_dtype(device_type: str) -> torch.dtype:
+        in_block = device_type == "cuda" and torch.is_autocast_enabled("cpu")
+        return get_dtype("cpu" if in_block else device_type)
+
+    return get_autocast_dtype
 
 
 def _register(library: Any) -> None:

@@ -15,7 +15,7 @@ _FLOAT32_BYTES = 4
 # The loop of torch's Adam holds a root and its quotient, and still the last parameter's: `_single_tensor_adam`.
 _NUM_LOOP_TEMPORARIES = 3
 # How deep into names such as `model.layers.0.mlp` blocks to recompute are looked for.
-_MOST_DEPTH = 4
+_MOST_DEPTH = 5
 # Into how many segments a model is cut at most; what is kept grows again long before.
 _MOST_SEGMENTS = 64
 

@@ -15,19 +15,19 @@ from unittest import mock
 
 import torch
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 from brim.tracing.autocast import cuda_autocast_policy
+from brim.tracing.gpu_questions import GpuAnswers, gpu_that_answers
+from brim.tracing.places import GPU, Places, named_device, on_cpu
 
 _ATTENTION = F.scaled_dot_product_attention
-# What is treated apart whatever its arguments; most calls are none of these, and there are thousands.
-_CUDA_FUNCTIONS = frozenset((torch.Tensor.cuda, torch.Tensor.to, _ATTENTION))
 _HALF = (torch.float16, torch.bfloat16)
 # The widest head that the fused kernels take (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp).
 _FLASH_HEAD = 256
 # Flash attention needs Ampere or newer.
 _FLASH_CAPABILITY = (8, 0)
-_NOOPS = ("synchronize", "set_device", "reset_peak_memory_stats")
 
 
 def has_flash_attention(capability: tuple[int, int]) -> bool:
@@ -36,21 +36,26 @@ def has_flash_attention(capability: tuple[int, int]) -> bool:
 
 
 @contextmanager
-def as_on_cuda(capability: tuple[int, int]) -> Iterator[None]:
-    """Let what runs in the block behave as on a GPU of this compute capability."""
+def as_on_cuda(capability: tuple[int, int], places: Places) -> Iterator[GpuAnswers]:
+    """Let what runs in the block behave as on a GPU of this compute capability.
+
+    Args:
+        capability: The compute capability.
+        places: Is told what goes to the GPU.
+    """
     with ExitStack() as stack:
         stack.enter_context(cuda_autocast_policy())
+        answers = stack.enter_context(gpu_that_answers(capability))
         stack.enter_context(_cuda_dropout())
         for module in [module for name, module in sys.modules.items() if name.startswith("torch.optim.")]:
             if hasattr(module, "_default_to_fused_or_foreach"):
                 stack.enter_context(mock.patch.object(module, "_default_to_fused_or_foreach", _default_to_foreach))
-        for name in _NOOPS:
-            stack.enter_context(mock.patch.object(torch.cuda, name))
-        functions = _CudaFunctions(capability)
+        functions = _CudaFunctions(capability, places)
         # Inside another function of torch the mode is not asked, so attention is replaced by name as well.
         stack.enter_context(mock.patch.object(F, "scaled_dot_product_attention", functions.attend))
+        stack.enter_context(mock.patch.object(FakeTensor, "device", _device_in(places)))
         stack.enter_context(functions)
-        yield
+        yield answers
 
 
 @contextmanager
@@ -82,11 +87,28 @@ def _default_to_foreach(params: Any, differentiable: bool, use_fused: bool = Fal
 
 
 class _CudaFunctions(TorchFunctionMode):
-    """Sends what is meant for CUDA to the CPU, and attention to CUDA's kernels."""
+    """Sends what is meant for CUDA to the CPU and notes that it is there, and attention to CUDA's kernels."""
 
-    def __init__(self, capability: tuple[int, int]) -> None:
+    def __init__(self, capability: tuple[int, int], places: Places) -> None:
         super().__init__()
         self._capability = capability
+        self._places = places
+        # What is treated apart whatever its arguments; most calls are none of these, and there are thousands.
+        self._own: dict[Any, Callable[..., Any]] = {
+            _ATTENTION: self.attend,
+            torch.Tensor.to: self._to,
+            torch.Tensor.cuda: self._to_gpu,
+            torch.Tensor.cpu: self._to_host,
+            torch.Tensor.pin_memory: _itself,
+            torch.Tensor.numpy: self._numpy,
+            torch.Tensor.device.__get__: self._device,
+            torch.Tensor.is_cuda.__get__: self._is_cuda,  # type: ignore[attr-defined]
+            torch.Tensor.is_cpu.__get__: self._is_cpu,  # type: ignore[attr-defined]
+            torch.Tensor.get_device: self._get_device,
+            # These take devices and make nothing.
+            torch.device: torch.device,
+            torch._C._nn._parse_to: torch._C._nn._parse_to,
+        }
 
     def __torch_function__(
         self,
@@ -95,18 +117,66 @@ class _CudaFunctions(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        if not kwargs and func not in _CUDA_FUNCTIONS:
-            return func(*args)
-        kwargs = dict(kwargs or {})
-        if func is torch.Tensor.cuda:
-            return args[0]
-        if func is _ATTENTION:
-            return self.attend(*args, **kwargs)
-        if "device" in kwargs:
-            kwargs["device"] = _on_cpu(kwargs["device"])
-        if func is torch.Tensor.to:
-            args = tuple(_on_cpu(value) for value in args)
-        return func(*args, **kwargs)
+        places = self._places
+        caller, places.caller = places.caller, (args, kwargs) if kwargs else args
+        try:
+            own = self._own.get(func)
+            if own is not None:
+                return own(*args, **(kwargs or {}))
+            if not kwargs:
+                return func(*args)
+            device = kwargs.get("device")
+            if device is None:
+                return func(*args, **kwargs)
+            with places.making(named_device(device) or GPU):
+                return func(*args, **{**kwargs, "device": on_cpu(device)})
+        finally:
+            places.caller = caller
+
+    def _to(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Move or cast: `to(device, dtype)`, `to(dtype)` or `to(other)`, each with settings."""
+        if args and isinstance(args[0], torch.Tensor):
+            other = args[0]
+            return self._places.move(tensor, self._device(other), other.dtype)
+        device = kwargs.pop("device", None)
+        dtype = kwargs.pop("dtype", None)
+        if args and not isinstance(args[0], torch.dtype):
+            device, *args = args  # type: ignore[assignment]
+        if args:
+            dtype, *args = args  # type: ignore[assignment]
+        # What may follow by position: non_blocking and copy.
+        kwargs = dict(zip(("non_blocking", "copy"), args, strict=False)) | kwargs
+        named = named_device(device)
+        if named is None or named.type not in (GPU.type, "cpu"):
+            return tensor.to(device, dtype, **kwargs)
+        return self._places.move(tensor, named, dtype, **kwargs)
+
+    def _to_gpu(self, tensor: torch.Tensor, *_: Any, **kwargs: Any) -> torch.Tensor:
+        return self._places.move(tensor, GPU, None)
+
+    def _to_host(self, tensor: torch.Tensor, *_: Any, **kwargs: Any) -> torch.Tensor:
+        return self._places.move(tensor, torch.device("cpu"), None)
+
+    def _numpy(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if self._is_cuda(tensor):
+            raise TypeError(
+                "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory "
+                "first."
+            )
+        return tensor.numpy(*args, **kwargs)
+
+    def _device(self, tensor: torch.Tensor, *_: Any) -> torch.device:
+        return self._places.device_of(tensor, tensor.device)
+
+    def _is_cuda(self, tensor: torch.Tensor, *_: Any) -> bool:
+        return self._device(tensor).type == GPU.type
+
+    def _is_cpu(self, tensor: torch.Tensor, *_: Any) -> bool:
+        return self._device(tensor).type == "cpu"
+
+    def _get_device(self, tensor: torch.Tensor) -> int:
+        device = self._device(tensor)
+        return -1 if device.index is None else device.index
 
     def attend(
         self,
@@ -146,6 +216,17 @@ class _CudaFunctions(TorchFunctionMode):
         return attended
 
 
+def _device_in(places: Places) -> property:
+    """Return what `FakeTensor.device` is outside of torch's own functions; of all other tensors the mode is asked."""
+    told = vars(FakeTensor)["device"].fget
+
+    def device(tensor: FakeTensor) -> torch.device:
+        device = told(tensor)
+        return places.device_of(tensor, device) if torch._C._is_torch_function_mode_enabled() else device
+
+    return property(device)
+
+
 def _attend_by_parts(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -162,10 +243,5 @@ def _attend_by_parts(
     return attended
 
 
-def _on_cpu(value: Any) -> Any:
-    """Return the CPU for a CUDA device, however it is written; everything else as it is."""
-    if isinstance(value, torch.device):
-        return torch.device("cpu") if value.type == "cuda" else value
-    if isinstance(value, str) and value.startswith("cuda"):
-        return "cpu"
-    return value
+def _itself(tensor: torch.Tensor, *_: Any, **kwargs: Any) -> torch.Tensor:
+    return tensor

@@ -189,9 +189,6 @@ def predict_curve(
     largest = max(1, prediction.largest)
     sizes = {max(1, largest // 2), largest, min(cap, largest + 1), min(cap, 2 * largest)}
     reserved = {size: prediction.peak(size).reserved_bytes for size in sorted(sizes)}
-    for size in reserved:
-        if not prediction.fits(size):  # however fragmented: it needs more than there is
-            reserved[size] = max(reserved[size], limit_bytes - baseline_bytes + 1)
     return TracedCurve(baseline_bytes=baseline_bytes, live=reserved)
 
 

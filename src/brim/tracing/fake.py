@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
@@ -12,7 +12,8 @@ import torch
 from torch import nn
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.overrides import TorchFunctionMode
+from torch.autograd.graph import _engine_run_backward, saved_tensors_hooks
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._python_dispatch import _disable_current_modes
 
 from brim.tracing import unknown
@@ -59,14 +60,46 @@ def fake_tensors(*, on_cuda: bool = False) -> Iterator[FakeTensorMode]:
         yield mode
 
 
-def fake_workload(workload: Workload, mode: FakeTensorMode) -> list[torch.Tensor]:
-    """Turn the tensors of a workload that was built for real into fake ones, ties kept, and return them."""
+@contextmanager
+def modes_in_autograd() -> Iterator[None]:
+    """Let the function modes of now see what Python does inside of autograd: checkpoints that run again, hooks.
+
+    A mode is off while a function that it handles runs, and so is the user's code that such a function calls.
+    """
+    modes = _get_current_function_mode_stack()
+    hooks = saved_tensors_hooks.__init__
+
+    def with_modes(function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with ExitStack() as stack:
+                current = _get_current_function_mode_stack()
+                for mode in modes:
+                    if mode not in current:
+                        stack.enter_context(mode)
+                return function(*args, **kwargs)
+
+        return run
+
+    def init(self: Any, pack_hook: Callable[..., Any], unpack_hook: Callable[..., Any]) -> None:
+        hooks(self, with_modes(pack_hook), with_modes(unpack_hook))
+
+    run_backward = with_modes(_engine_run_backward)
+    with (
+        mock.patch.object(torch.autograd, "_engine_run_backward", run_backward),
+        mock.patch.object(saved_tensors_hooks, "__init__", init),
+    ):
+        yield
+
+
+def fake_workload(workload: Workload, mode: FakeTensorMode) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Turn the tensors of a workload that was built for real into fake ones, ties kept; return both of each."""
     # The real ones stay until the end, so that their identities are not given to others.
     faked: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def fake(tensor: torch.Tensor) -> torch.Tensor:
         if id(tensor) not in faked:
-            faked[id(tensor)] = (tensor, mode.from_tensor(tensor, static_shapes=True))
+            leaf = tensor if tensor.is_leaf else tensor.detach().requires_grad_()  # graphs of real tensors end here
+            faked[id(tensor)] = (tensor, mode.from_tensor(leaf, static_shapes=True))
         return faked[id(tensor)][1]
 
     optimizers = []
@@ -81,7 +114,17 @@ def fake_workload(workload: Workload, mode: FakeTensorMode) -> list[torch.Tensor
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["params"] = [fake(parameter) for parameter in group["params"]]
-    return [tensor for _, tensor in faked.values()]
+        _fake_state(optimizer, fake)
+    return list(faked.values())
+
+
+def _fake_state(optimizer: torch.optim.Optimizer, fake: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Fake what an optimizer keeps for each parameter, where it made or loaded that while it was built."""
+    states = list(optimizer.state.items())
+    optimizer.state.clear()
+    for parameter, state in states:
+        tensors = {name: fake(value) if isinstance(value, torch.Tensor) else value for name, value in state.items()}
+        optimizer.state[fake(parameter)] = tensors
 
 
 def parts_of(value: Any) -> list[Any]:

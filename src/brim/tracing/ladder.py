@@ -51,7 +51,6 @@ def trace_job(
         workload_class = with_gradients_held(workload_class).workload_class
         prediction = predict(workload_class, gpu=gpu, case=case, fill=fill)
     shown = max(1, prediction.largest)
-    needed_bytes = prediction.card_bytes(shown)
     job = TracedJob(
         workload=workload,
         case=case,
@@ -60,9 +59,9 @@ def trace_job(
         largest=prediction.largest,
         interval=prediction.interval,
         microbatch=shown,
-        device_bytes=needed_bytes,
+        device_bytes=prediction.peak(shown).device_bytes,
         breakdown=prediction.breakdown(shown),
-        missing_bytes=max(0, needed_bytes - int(gpu.memory_bytes * fill)),
+        missing_bytes=prediction.missing_bytes(shown),
     )
     if not needs_ladder(wanted, prediction.largest):
         return job

@@ -5,19 +5,23 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
+from bisect import bisect_right
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import groupby, pairwise
 from typing import Any
 
 import torch
+from torch._C._autograd import _get_sequence_nr
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.autograd.graph import _engine_run_backward
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from brim.tracing.backing import Backing
 from brim.tracing.cudnn import workspace_of
 from brim.tracing.generation import Generation
 from brim.tracing.kernels import result_bytes, scratch_bytes, workspace_bytes
+from brim.tracing.places import GPU, Places
 from brim.tracing.record import Phase, Record, Storage, Workspace
 from brim.tracing.selections import PUTS, places_of, select_all
 from brim.tracing.shortcuts import Shortcuts
@@ -25,6 +29,7 @@ from brim.tracing.shortcuts import Shortcuts
 _DEVICE_OF = torch.ops.prim.device.default
 _ADD = torch.ops.aten.add.Tensor
 _INDEX_PUT = torch.ops.aten.index_put.default
+_TO_COPY = torch.ops.aten._to_copy.default
 _AUTOGRAD_CALL = _engine_run_backward.__code__
 
 
@@ -48,6 +53,7 @@ class Ledger(TorchDispatchMode):
         *,
         capability: tuple[int, int] | None = None,
         microbatch: int = 1,
+        places: Places | None = None,
     ) -> None:
         """Start empty.
 
@@ -57,6 +63,7 @@ class Ledger(TorchDispatchMode):
             capability: The compute capability of the GPU whose kernels the CPU's stand in for, so that what these keep
                 for themselves is left out; None for the CPU.
             microbatch: How many samples are traced.
+            places: Knows what is on the GPU, and so entered; None to enter all.
         """
         super().__init__()
         self.phase = Phase.BUILD
@@ -76,9 +83,15 @@ class Ledger(TorchDispatchMode):
         self._step_events: list[int] = []
         self._cache_drops: set[int] = set()
         self._alive: dict[int, tuple[int, int, int | None]] = {}
+        self._places = places
+        if places is not None:
+            places.held = self._alive
         self._watched: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         # The storages of a gradient and of its sum with another, and the peak before the sum was made.
         self._sum: tuple[int, int, int] | None = None
+        # From which of autograd's nodes on which module made them, both in order.
+        self._nodes: list[int] = []
+        self._makers: list[str] = []
 
     @property
     def record(self) -> Record:
@@ -93,8 +106,16 @@ class Ledger(TorchDispatchMode):
 
     def begin_step(self) -> None:
         """Note that what is made from now on belongs to the next step."""
+        self._nodes.clear()
+        self._makers.clear()
         self._step_starts.append(len(self._storages))
         self._step_events.append(len(self._events))
+
+    def run_module(self, name: str) -> None:
+        """Note that a module runs from now on."""
+        self.module = name
+        self._nodes.append(_get_sequence_nr())
+        self._makers.append(name)
 
     def drop_cache(self) -> None:
         """Note that torch gives all the memory that it has cached back."""
@@ -103,6 +124,16 @@ class Ledger(TorchDispatchMode):
         self._storages.append(Storage(num_bytes=0, phase=self.phase, module=self.module))
         self._events.append((number, 0))
         self._cache_drops.add(number)
+
+    @contextmanager
+    def of_real_tensors(self) -> Iterator[None]:
+        """Enter the storages of real tensors in the block, outside of all other modes."""
+        shortcuts, self._shortcuts = self._shortcuts, None
+        try:
+            with _disable_current_modes(), self:
+                yield
+        finally:
+            self._shortcuts = shortcuts
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -119,11 +150,21 @@ class Ledger(TorchDispatchMode):
         """Run the operation and enter the storages it made."""
         if func is _DEVICE_OF:
             return args[0].fake_device if hasattr(args[0], "fake_device") else func(*args)
-        kwargs = kwargs or {}
+        # Called by autograd: the frame is its own, not that of Python that runs in it.
+        by_autograd = sys._getframe(1).f_code is _AUTOGRAD_CALL
+        with torch._C.DisableTorchFunction():  # what is made in here is nobody's business
+            return self._run(func, args, kwargs or {}, by_autograd=by_autograd)
+
+    def _run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, by_autograd: bool) -> Any:
         self._sum = None
+        is_counted = True
+        if self._places is not None:
+            self._places.check(func, args)
+            is_counted = self._places.is_made_on_gpu(args, kwargs)
         if func in PUTS:
-            self._enter_all(places_of(args[1]))
-            if func is _INDEX_PUT and sys._getframe(1).f_code is _AUTOGRAD_CALL:
+            if is_counted:
+                self._enter_all(places_of(args[1]))
+            if func is _INDEX_PUT and by_autograd:
                 # Of real tensors autograd writes the gradient of what was indexed in place.
                 # Source: `index_backward` in torch's torch/csrc/autograd/FunctionsManual.cpp.
                 return args[0]
@@ -141,13 +182,15 @@ class Ledger(TorchDispatchMode):
                 if result is NotImplemented:
                     raise
                 self.selects_all = True
-                self._enter_all(places)
+                if is_counted:
+                    self._enter_all(places)
         self.num_operations += 1
+        if self._places is not None and (not is_counted or (args and result is args[0])):
+            return result  # on the host, or written in place
         if isinstance(result, torch.Tensor):
             peak_before = self.peak_bytes
-            self.enter(result, result_bytes(func, args))
-            # Called from autograd itself, not from Python that runs in it.
-            if func is _ADD and sys._getframe(1).f_code is _AUTOGRAD_CALL:
+            self.enter(result, result_bytes(func, args), kind="inputs" if self._is_moved(func) else None)
+            if func is _ADD and by_autograd:
                 self._expect_sum(args[0], result, peak_before)
         elif isinstance(result, (tuple, list)):
             if self._capability is None and (workspace := workspace_bytes(func, args)):
@@ -166,7 +209,7 @@ class Ledger(TorchDispatchMode):
             self._enter_workspace(taken)
         return result
 
-    def enter(self, tensor: torch.Tensor, num_bytes: int | None = None) -> None:
+    def enter(self, tensor: torch.Tensor, num_bytes: int | None = None, *, kind: str | None = None) -> None:
         """Enter a tensor's storage, unless it is there already."""
         storage = tensor.untyped_storage()
         key = storage._cdata
@@ -178,14 +221,42 @@ class Ledger(TorchDispatchMode):
         if phase is Phase.FORWARD and torch._C._current_graph_task_id() != -1:
             phase = Phase.BACKWARD
         number = len(self._storages)
-        float_bytes = tensor.dtype.itemsize if tensor.dtype.is_floating_point else 0
-        self._storages.append(Storage(num_bytes=num_bytes, phase=phase, module=self.module, float_bytes=float_bytes))
+        self._storages.append(
+            Storage(
+                num_bytes=num_bytes,
+                phase=phase,
+                module=self.module,
+                kind=kind,
+                float_bytes=tensor.dtype.itemsize if tensor.dtype.is_floating_point else 0,
+                origin=self._origin() if phase is Phase.BACKWARD else "",
+            )
+        )
         if num_bytes:
             self._events.append((number, num_bytes))
         self._alive[key] = (number, num_bytes, self._backing.take(num_bytes) if self._backing else None)
         self._watched[key] = weakref.ref(storage, functools.partial(self._leave, key))
         self.live_bytes += num_bytes
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+
+    def _origin(self) -> str:
+        """Return the module whose backward pass runs."""
+        node = torch._C._current_autograd_node()
+        at = 0 if node is None else bisect_right(self._nodes, node._sequence_nr())
+        return self._makers[at - 1] if at else ""
+
+    def hand_over(self, tensor: torch.Tensor, successor: torch.Tensor) -> None:
+        """Let another tensor take the place of one that is entered, as if it had been there from the start."""
+        key, storage = tensor.untyped_storage()._cdata, successor.untyped_storage()
+        if key in self._alive:
+            del self._watched[key]
+            self._alive[storage._cdata] = self._alive.pop(key)
+            self._watched[storage._cdata] = weakref.ref(storage, functools.partial(self._leave, storage._cdata))
+
+    def _is_moved(self, func: Any) -> bool:
+        """Return whether an operator of the forward pass brings something from the host to the GPU."""
+        wanted = None if self._places is None else self._places.wanted
+        is_forward = self.phase is Phase.FORWARD and torch._C._current_graph_task_id() == -1
+        return wanted == GPU and func is _TO_COPY and is_forward
 
     def _enter_all(self, tensors: Sequence[torch.Tensor]) -> None:
         for tensor in tensors:
@@ -197,6 +268,11 @@ class Ledger(TorchDispatchMode):
         if entry is not None:
             number = entry[0]
             self._storages[number] = self._storages[number].marked(kind, module)
+
+    def module_of(self, tensor: torch.Tensor) -> str:
+        """Return whose a tensor's storage is."""
+        entry = self._alive.get(tensor.untyped_storage()._cdata)
+        return "" if entry is None else self._storages[entry[0]].module
 
     def _expect_sum(self, gradient: torch.Tensor, result: torch.Tensor, peak_before: int) -> None:
         """Note that autograd adds two gradients of one tensor.

@@ -12,11 +12,10 @@ from brim.devices.catalog import Gpu, find_gpu
 from brim.devices.device import check_fill
 from brim.errors import InputError, TraceError
 from brim.searching.bounds import LARGEST_MICROBATCH
-from brim.tracing import cudnn
 from brim.tracing.bracket import Bracket
 from brim.tracing.changes import TracedJob
-from brim.tracing.cuda_like import has_flash_attention
 from brim.tracing.overheads import CONTEXT_DOUBT_BYTES, context_bytes, cublas_bytes
+from brim.tracing.record import largest_modules
 from brim.tracing.remedies import Remedies
 from brim.tracing.replays import Replays
 from brim.tracing.runtime import Runtime, runtime_here
@@ -25,8 +24,6 @@ from brim.tracing.timeline import timeline
 from brim.workload import Workload, check_class, load_here
 
 SCHEMA = "brim.prediction/1"
-# How many modules are named.
-NUM_MODULES = 10
 # Sizes of the curve of memory over the microbatch: enough to draw it, few enough to replay.
 NUM_CURVE_SIZES = 8
 # How far beyond the size that is shown the curve goes, as a share, so that it is seen to pass the device's memory.
@@ -97,21 +94,22 @@ class Prediction:
     @cached_property
     def interval(self) -> tuple[int, int]:
         """Honest bounds on `largest`; off the line they are interpolated between the sizes that were traced."""
-        found = self._found  # first, as it decides whether there is a line
-        doubt_bytes = int(DOUBT * self.gpu.memory_bytes) + CONTEXT_DOUBT_BYTES
-        low, high = self._replays.bounds(found, self._capacity_bytes(), doubt_bytes)
-        return min(low, found.largest), found.largest if found.above is None else max(high, found.largest)
+        found = self._found
+        low, high = self._bounds
+        most = found.largest if found.above is None else max(high, found.largest, self.fits_above or 0)
+        return min(low, found.largest), most
 
     @cached_property
     def fits_above(self) -> int | None:
-        """The largest of a few sizes up to the upper bound that fits although `above` does not; None without any.
+        """The largest of a few sizes that fits although `above` does not; None without any.
 
-        How the allocator cuts its segments is no matter of size alone. Off the line, where each would cost a trace,
-        none is tried.
+        How the allocator cuts its segments is no matter of size alone. Sizes are tried up to where tensors alone fill
+        the memory; off the line, where each would cost a trace, none is.
         """
         if self.above is None or not self.is_exact:
             return None
-        return self._replays.fits_above(self.above, self.interval[1], self._capacity_bytes())
+        most = max(self._bounds[1], self._replays.filled_at(self.above, self._capacity_bytes()))
+        return self._replays.fits_above(self.above, most, self._capacity_bytes())
 
     @cached_property
     def expandable_helps(self) -> bool:
@@ -130,13 +128,26 @@ class Prediction:
         """Whether the step selects by values, which a trace does not have: all is counted, the most that it can be."""
         return self._traced.selects_all
 
+    @property
+    def is_unplaced(self) -> bool:
+        """Whether the workload puts nothing on the GPU: all is counted then, as if it had."""
+        return self._traced.is_unplaced
+
+    @property
+    def lacks_backward(self) -> bool:
+        """Whether a workload that is said to train runs no backward pass."""
+        return self.kind == "train" and not self._traced.has_backward
+
     def peak(self, microbatch: int) -> MemoryPeak:
-        """Return the peaks of a microbatch; of one that does not fit, what it would need without any cached memory."""
+        """Return the peaks of a microbatch; of one that does not fit, those on a device with just enough more."""
         _check_microbatch(microbatch)
-        fitting = self._replays.peaks(microbatch, self._capacity_bytes())
-        peaks = fitting or self._replays.peaks(microbatch, None)
-        assert peaks is not None
-        reserved_bytes = peaks.reserved_bytes if fitting else peaks.allocated_bytes
+        capacity_bytes = self._capacity_bytes()
+        peaks = self._replays.peaks(microbatch, capacity_bytes)
+        if peaks is not None:
+            reserved_bytes = peaks.reserved_bytes
+        else:
+            peaks = self._replays.with_room(microbatch, capacity_bytes)
+            reserved_bytes = max(peaks.reserved_bytes, capacity_bytes + 1)
         return MemoryPeak(
             allocated_bytes=peaks.allocated_bytes,
             reserved_bytes=reserved_bytes,
@@ -152,6 +163,10 @@ class Prediction:
         """Return the bytes that every module holds at the peak, most first."""
         _check_microbatch(microbatch)
         return self._traced.record(microbatch).modules()
+
+    def largest_modules(self, microbatch: int) -> dict[str, int]:
+        """Return the ten modules that hold most, and what has no module where it holds as much."""
+        return largest_modules(self.modules(microbatch))
 
     def fits(self, microbatch: int) -> bool:
         """Return whether a microbatch fits."""
@@ -170,7 +185,6 @@ class Prediction:
         """Return the document `brim.prediction/1`."""
         shown = microbatch or max(1, self.largest)
         sizes = self.shown_sizes() if microbatch is None else [microbatch]
-        held = list(self.modules(shown).items())[:NUM_MODULES]
         return {
             "schema": SCHEMA,
             "workload": workload,
@@ -183,8 +197,12 @@ class Prediction:
             "stopped_by": self.stopped_by,
             "fits_above": self.fits_above,
             "selects_all": self.selects_all,
+            "is_unplaced": self.is_unplaced,
+            "lacks_backward": self.lacks_backward,
             "peaks": [{**self._point(size), **asdict(self.peak(size))} for size in sizes],
-            "modules": [{"name": name, "bytes": size} for name, size in held],
+            "missing_bytes": self.missing_bytes(shown),
+            "remedy": self.remedy(shown),
+            "modules": [{"name": name, "bytes": size} for name, size in self.largest_modules(shown).items()],
             "curve": [
                 {**self._point(size), "device_bytes": self.peak(size).device_bytes}
                 # Off the line every size is a trace of its own.
@@ -197,16 +215,12 @@ class Prediction:
         }
 
     def missing_bytes(self, microbatch: int = 1) -> int:
-        """Return by how much a microbatch passes the device's memory; 0 where it fits, or would if not fragmented."""
+        """Return by how much a microbatch passes what it may use of the device; 0 where it fits."""
         return max(0, self.peak(microbatch).device_bytes - int(self.gpu.memory_bytes * self.fill))
 
-    def card_bytes(self, microbatch: int) -> int:
-        """Return what a device must have for a microbatch; of one that does not fit, the least that was tried."""
-        peak = self.peak(microbatch)
-        if self.fits(microbatch):
-            return peak.device_bytes
-        least = max(peak.device_bytes - self.context_bytes, self._capacity_bytes())
-        return self.context_bytes + self._replays.room_for(microbatch, least)
+    def is_fragmented(self, microbatch: int) -> bool:
+        """Return whether a microbatch does not fit although its tensors alone would."""
+        return not self.fits(microbatch) and self.peak(microbatch).allocated_bytes <= self._capacity_bytes()
 
     def remedy(self, microbatch: int = 1) -> str | None:
         """Return the cheapest change that would make a microbatch fit; None where it fits."""
@@ -218,6 +232,12 @@ class Prediction:
             workspaces=cublas_bytes(self.gpu, trains=self.kind == "train"),
             expandable=self.runtime.expandable_segments,
         ).advice()
+
+    @cached_property
+    def _bounds(self) -> tuple[int, int]:
+        found = self._found  # first, as it decides whether there is a line
+        doubt_bytes = int(DOUBT * self.gpu.memory_bytes) + CONTEXT_DOUBT_BYTES
+        return self._replays.bounds(found, self._capacity_bytes(), doubt_bytes)
 
     def _point(self, microbatch: int) -> dict[str, Any]:
         return {"microbatch": microbatch, "fits": self.fits(microbatch), "breakdown": self.breakdown(microbatch)}
@@ -286,13 +306,14 @@ def predict_all(
     found = [find_gpu(gpu) if isinstance(gpu, str) else gpu for gpu in gpus]
     predictions = []
     for case in cases:
-        traced: dict[tuple[bool, bool], TracedSizes] = {}
+        known: list[TracedSizes] = []
         for gpu in found:
-            kernels = has_flash_attention(gpu.capability), cudnn.is_known(gpu.capability)
-            if kernels not in traced:
+            traced = next((each for each in known if each.holds_for(gpu.capability)), None)
+            if traced is None:
                 tell(f"tracing {case} for {gpu.name}")
-                traced[kernels] = _trace(loaded, case, gpu)
-            predictions.append(Prediction(traced[kernels], gpu=gpu, runtime=runtime, fill=fill, cap=cap))
+                traced = _trace(loaded, case, gpu)
+                known.append(traced)
+            predictions.append(Prediction(traced, gpu=gpu, runtime=runtime, fill=fill, cap=cap))
     return predictions
 
 

@@ -7,6 +7,7 @@ traces) is decided without torch.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -23,6 +24,8 @@ class Phase(Enum):
 
 # Kinds of memory, in the order in which they are shown.
 KINDS = ("parameters", "gradients", "optimizer", "activations", "inputs", "temporary")
+# How many modules are named.
+NUM_MODULES = 10
 # The least that CUDA's allocator gives, in bytes.
 _LEAST_BYTES = 512
 
@@ -49,6 +52,7 @@ class Storage:
 
     Attributes:
         float_bytes: Of one value, where they are floating-point numbers; else 0.
+        origin: The module whose backward pass made it, if any.
         workspace: What its size follows from where it is a library's own and no tensor.
     """
 
@@ -57,6 +61,7 @@ class Storage:
     module: str
     kind: str | None = None
     float_bytes: int = 0
+    origin: str = ""
     workspace: Workspace | None = None
 
     def marked(self, kind: str, module: str) -> Storage:
@@ -138,7 +143,7 @@ class Record:
         held: Counter[str] = Counter()
         for number in self.live_at(at):
             storage = self.storages[number]
-            held[storage.module or _outside(storage, kinds[number])] += storage.num_bytes
+            held[storage.module or storage.origin or _outside(storage, kinds[number])] += storage.num_bytes
         return dict(held.most_common())
 
     def held_longest(self) -> str:
@@ -149,6 +154,23 @@ class Record:
             if storage.phase in (Phase.FORWARD, Phase.BACKWARD) and storage.kind is None:
                 held[storage.module] += storage.num_bytes
         return held.most_common(1)[0][0] if held else ""
+
+
+def largest_modules(held: Mapping[str, int]) -> dict[str, int]:
+    """Return the modules that hold most, and what has no module where it holds as much, of what all hold, most first.
+
+    >>> held = {"(inputs)": 99, **{f"layers.{number}": 90 - number for number in range(20)}}
+    >>> list(largest_modules(held))[:2], len(largest_modules(held))
+    (['(inputs)', 'layers.0'], 11)
+    """
+    shown: dict[str, int] = {}
+    num_modules = 0
+    for name, num_bytes in held.items():
+        if num_modules == NUM_MODULES:
+            break
+        shown[name] = num_bytes
+        num_modules += not name.startswith("(")
+    return shown
 
 
 def _outside(storage: Storage, kind: str) -> str:

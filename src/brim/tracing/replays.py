@@ -12,7 +12,7 @@ from brim.tracing.sizes import TracedSizes
 # How many sizes just below an answer must fit as well.
 _NEIGHBOURS = 4
 # What a size that does not fit is given to see what it takes, as ratios to the least it can take.
-_ROOMS = (1.0, 1.02, 1.05, 1.1, 1.25, 1.5, 2.0)
+_ROOMS = (1.0, 1.005, 1.02, 1.05, 1.1, 1.25, 1.5, 2.0)
 # How many sizes above an answer are tried, and what they are a multiple of where there is room: what people choose.
 _NUM_ABOVE = 8
 _ROUND_SIZE = 8
@@ -59,12 +59,18 @@ class Replays:
         """Return whether a microbatch fits."""
         return self.peaks(microbatch, capacity_bytes) is not None
 
-    def room_for(self, microbatch: int, least_bytes: int) -> int:
-        """Return a capacity that a microbatch fits into, the least of a few from `least_bytes` on."""
-        for room in _ROOMS:
-            if self.fits(microbatch, int(least_bytes * room)):
-                return int(least_bytes * room)
-        return self._without_limit(microbatch).reserved_bytes
+    def with_room(self, microbatch: int, capacity_bytes: int) -> AllocatorPeaks:
+        """Return the peaks of a microbatch that does not fit, with the least of a few larger capacities that do."""
+        least_bytes = max(self._without_limit(microbatch).allocated_bytes, capacity_bytes + 1)
+        tried = (self.peaks(microbatch, int(least_bytes * room)) for room in _ROOMS)
+        return next((peaks for peaks in tried if peaks is not None), self._without_limit(microbatch))
+
+    def filled_at(self, above: int, capacity_bytes: int) -> int:
+        """Return the size from `above` on at which tensors alone fill the capacity, on a line through two sizes."""
+        held = [self._without_limit(size).allocated_bytes for size in (above, 2 * above)]
+        per_sample = (held[1] - held[0]) / above
+        more = (capacity_bytes - held[0]) / per_sample if per_sample > 0 else 0
+        return min(self._cap, above + max(0, int(more)))
 
     def needed_bytes(self, microbatch: int, capacity_bytes: int) -> int:
         """Return what a microbatch reserves: more than the capacity only where giving cached memory back is no help."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 from brim.cases import Case
 from brim.errors import TraceError
 from brim.searching.bounds import LARGEST_MICROBATCH
+from brim.tracing import cudnn
+from brim.tracing.cuda_like import has_flash_attention
 from brim.tracing.leaks import check_leak, held_by_steps
 from brim.tracing.line import RecordLine, line_through
-from brim.tracing.record import Record
+from brim.tracing.record import Phase, Record
 from brim.tracing.repetition import Repetition, repetition_of
 from brim.tracing.traces import Trace, trace
 from brim.workload import Workload
@@ -70,6 +72,23 @@ class TracedSizes:
     def selects_all(self) -> bool:
         """Whether the step selects by values, which is counted whole."""
         return any(traced.selects_all for traced in self._traces.values())
+
+    @property
+    def is_unplaced(self) -> bool:
+        """Whether the workload puts nothing on the GPU, and so all was counted."""
+        return any(traced.is_unplaced for traced in self._traces.values())
+
+    @property
+    def has_backward(self) -> bool:
+        """Whether a step runs a backward pass."""
+        storages = self._traces[self.sizes[0]].record.storages
+        return any(storage.phase is Phase.BACKWARD for storage in storages)
+
+    def holds_for(self, capability: tuple[int, int]) -> bool:
+        """Return whether a GPU of another compute capability would trace the same."""
+        if any(traced.asks_gpu for traced in self._traces.values()):
+            return capability == self._capability
+        return _kernels(capability) == _kernels(self._capability)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -142,6 +161,11 @@ class TracedSizes:
                 self.workload_class, self.case, microbatch, steps=self._steps, capability=self._capability
             )
         return self._traces[microbatch]
+
+
+def _kernels(capability: tuple[int, int]) -> tuple[bool, bool]:
+    """Return what differs between GPUs in a trace."""
+    return has_flash_attention(capability), cudnn.is_known(capability)
 
 
 def _asked_bytes(record: Record) -> int:

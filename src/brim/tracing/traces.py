@@ -9,7 +9,7 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from unittest import mock
 
@@ -21,15 +21,15 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     UnsupportedOperatorException,
 )
-from torch.utils._python_dispatch import _disable_current_modes
 
 from brim.cases import Case
 from brim.errors import TraceError
 from brim.tracing.backing import Backing
 from brim.tracing.cuda_like import as_on_cuda
-from brim.tracing.fake import fake_tensors, fake_workload
+from brim.tracing.fake import fake_tensors, fake_workload, modes_in_autograd
 from brim.tracing.generation import generation_to_the_end
 from brim.tracing.ledger import Ledger
+from brim.tracing.places import GPU, AllOnGpu, Places
 from brim.tracing.record import Phase, Record
 from brim.tracing.shortcuts import Shortcuts
 from brim.tracing.watching import Watch, watched
@@ -39,6 +39,8 @@ from brim.workload import Workload, prepare
 NUM_STEPS = {"train": 2, "eval": 1, "generate": 1}
 # How torch says that something needs a GPU or a build for one.
 _NEEDS_GPU = ("CUDA support", "CUDA enabled", "NVIDIA driver", "No CUDA GPUs", "not linked with support for cuda")
+# How torch says that not all is on the GPU.
+_TWO_DEVICES = "Expected all tensors to be on the same device"
 # How people say so in checks of their own while they build; later, CUDA in a message says no such thing.
 _SAYS_GPU = re.compile(r"\b(gpus?|cuda)\b", re.IGNORECASE)
 _HERE = str(Path(__file__).parent)
@@ -53,6 +55,8 @@ class Trace:
         held_bytes: What was live after each step.
         record: Every storage with its lifetime.
         selects_all: Whether something was selected by values, and so counted whole.
+        asks_gpu: Whether the workload asked which GPU it runs on, so that others may trace otherwise.
+        is_unplaced: Whether the workload puts nothing on the GPU, and so all was counted.
     """
 
     microbatch: int
@@ -61,6 +65,8 @@ class Trace:
     held_bytes: tuple[int, ...]
     record: Record
     selects_all: bool = False
+    asks_gpu: bool = False
+    is_unplaced: bool = False
 
 
 def trace(
@@ -82,23 +88,46 @@ def trace(
         backing: Real memory to hold behind the fake tensors.
         capability: The compute capability of the GPU to behave as; None for the CPU.
     """
-    device = torch.device("cpu" if capability is None else "cuda")
+    if capability is None:
+        return _trace(workload_class, case, microbatch, steps=steps, backing=backing)
+    traced = _trace(workload_class, case, microbatch, steps=steps, capability=capability, places=Places())
+    if traced.record.storages:
+        return traced
+    every = _trace(workload_class, case, microbatch, steps=steps, capability=capability, places=AllOnGpu())
+    return replace(every, is_unplaced=True)
+
+
+def _trace(
+    workload_class: type[Workload],
+    case: Case,
+    microbatch: int,
+    *,
+    steps: int | None,
+    backing: Backing | None = None,
+    capability: tuple[int, int] | None = None,
+    places: Places | None = None,
+) -> Trace:
+    device = torch.device("cpu") if capability is None else GPU
     held_bytes: list[int] = []
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         stack.enter_context(redirect_stdout(sys.stderr))  # what the workload prints is no part of an answer
         stack.enter_context(torch._dynamo.config.patch(disable=True))  # what is compiled is traced as it was written
-        if capability is not None:
-            stack.enter_context(as_on_cuda(capability))
+        answers = None
+        if capability is not None and places is not None:
+            answers = stack.enter_context(as_on_cuda(capability, places))
         mode = stack.enter_context(fake_tensors(on_cuda=capability is not None))
-        ledger = stack.enter_context(Ledger(backing, Shortcuts(mode), capability=capability, microbatch=microbatch))
+        ledger = stack.enter_context(
+            Ledger(backing, Shortcuts(mode), capability=capability, microbatch=microbatch, places=places)
+        )
         if capability is not None:
             stack.enter_context(mock.patch.object(torch.cuda, "empty_cache", ledger.drop_cache))
+        stack.enter_context(modes_in_autograd())
         watch = stack.enter_context(watched(ledger))
         built = _build_faked(workload_class, case, device)
         workload = built or _build_for_real(workload_class, case, device, mode, ledger, watch)
-        watch.name_modules()
+        watch.name_modules(vars(workload))
         ledger.generation = stack.enter_context(generation_to_the_end())
         ledger.phase = Phase.BATCH
         with _phase("batch"):
@@ -121,6 +150,7 @@ def trace(
         held_bytes=tuple(held_bytes),
         record=record,
         selects_all=ledger.selects_all,
+        asks_gpu=answers is not None and answers.is_asked,
     )
 
 
@@ -146,10 +176,11 @@ def _build_for_real(
     watch.forget()
     gc.collect()  # what is left of the attempt on fake tensors
     workload = prepare(workload_class, case, device)
-    with _phase("build"), _disable_current_modes():
+    with _phase("build"), ledger.of_real_tensors():
         workload.build()
-    for tensor in fake_workload(workload, mode):
-        ledger.enter(tensor)
+    with torch._C.DisableTorchFunction():
+        for tensor, faked in fake_workload(workload, mode):
+            ledger.hand_over(tensor, faked)
     return workload
 
 
@@ -183,11 +214,13 @@ def _explain(error: Exception, *, in_build: bool) -> str:
         )
     first_line = (str(error) or "no message").splitlines()[0]
     told = f"{where} raises {type(error).__name__}: {first_line}"
+    if _TWO_DEVICES in first_line:
+        return f"{told} Put the model and the batch on the GPU with `.to(self.device)`."
     is_check = in_build and isinstance(error, (AssertionError, RuntimeError)) and _SAYS_GPU.search(str(error))
     if is_check or any(sign in str(error) for sign in _NEEDS_GPU):
         return (
             f"{told.removesuffix('.')}. It needs a real GPU, which a trace does without. Move tensors with "
-            "`.to(self.device)` alone, and put the rest behind `if torch.cuda.is_available():`."
+            "`.to(self.device)` alone, and leave the rest out of the workload."
         )
     return told
 

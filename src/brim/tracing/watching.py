@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -20,6 +20,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from brim.tracing.ledger import Ledger
 from brim.tracing.record import Phase
 
+# Modules that call their parts by number.
+_NUMBERED = (nn.Sequential, nn.ModuleList)
+
 
 class Watch:
     """Names modules and marks what belongs to them."""
@@ -28,6 +31,7 @@ class Watch:
         self._ledger = ledger
         self._names: dict[int, str] = {}
         self._stack: list[str] = []
+        self._optimizers: set[int] = set()
         # Weak, so that a module which the workload itself lets go, e.g. a layer that was only copied, is not counted.
         self._owners: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
 
@@ -36,13 +40,19 @@ class Watch:
         self._names.clear()
         self._owners.clear()
 
-    def name_modules(self) -> None:
-        """Give every module with parameters its name inside the outermost one that holds it, and mark its tensors."""
+    def name_modules(self, attributes: Mapping[str, Any]) -> None:
+        """Give every module with parameters its name inside the outermost one that holds it, and mark its tensors.
+
+        Where there are several of those, and where modules inside have numbers for names, the attribute of the workload
+        comes first.
+        """
         owners = list(self._owners.values())
         inner = {id(child) for module in owners for child in module.modules() if child is not module}
-        for module in owners:
-            if id(module) not in inner:
-                self._name(module)
+        outermost = [module for module in owners if id(module) not in inner]
+        called = {id(value): name for name, value in attributes.items()}
+        for module in outermost:
+            needs_name = len(outermost) > 1 or isinstance(module, _NUMBERED)
+            self._name(module, called.get(id(module), "") if needs_name else "")
 
     def mark_gradients(self) -> None:
         """Mark the gradients that are there now."""
@@ -52,8 +62,8 @@ class Watch:
                     if parameter is not None and parameter.grad is not None:
                         self._ledger.mark(parameter.grad, "gradients", self._names.get(id(module), ""))
 
-    def _name(self, root: nn.Module) -> None:
-        for name, module in root.named_modules():
+    def _name(self, root: nn.Module, attribute: str = "") -> None:
+        for name, module in root.named_modules(prefix=attribute):
             self._names[id(module)] = name or type(root).__name__
             self._owners[id(module)] = module
             for tensor in (*module._parameters.values(), *module._buffers.values()):
@@ -69,19 +79,30 @@ class Watch:
         if id(module) not in self._names:
             self._name(module)
         self._stack.append(self._ledger.module)
-        self._ledger.module = self._names[id(module)]
+        self._ledger.run_module(self._names[id(module)])
 
     def leaves(self, module: nn.Module, args: Any, output: Any) -> None:
         """A module's forward pass has ended."""
-        self._ledger.module = self._stack.pop() if self._stack else ""
+        self._ledger.run_module(self._stack.pop() if self._stack else "")
 
     def optimizer_starts(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """An optimizer's step begins."""
         self.mark_gradients()
         self._ledger.phase = Phase.OPTIMIZER
 
+    def _mark_state(self, optimizer: torch.optim.Optimizer) -> None:
+        """Mark what an optimizer keeps for its parameters, whether it made that now, with itself, or loaded it."""
+        with torch._C.DisableTorchFunction():
+            for parameter, state in optimizer.state.items():
+                for value in state.values() if isinstance(state, dict) else ():
+                    if isinstance(value, torch.Tensor):
+                        self._ledger.mark(value, "optimizer", self._ledger.module_of(parameter))
+
     def optimizer_ends(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """An optimizer's step has ended."""
+        if id(optimizer) not in self._optimizers:
+            self._optimizers.add(id(optimizer))
+            self._mark_state(optimizer)
         self._ledger.phase = Phase.FORWARD
 
 

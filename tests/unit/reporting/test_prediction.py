@@ -1,5 +1,6 @@
 from dataclasses import dataclass
 
+import pytest
 from rich.console import Console
 
 from brim.cases import Case
@@ -18,7 +19,7 @@ class OnePeak:
 
 
 class Predicted:
-    """Fits up to 2; 3 lacks nothing but is fragmented; 4 lacks a GiB."""
+    """Fits up to 2; 3 is fragmented; 4 lacks a GiB."""
 
     gpu = Gpu(name="card", memory_bytes=10 * GIB)
     case = Case({"seq_len": 8})
@@ -28,7 +29,7 @@ class Predicted:
     stopped_by = "memory"
 
     def peak(self, microbatch):
-        held = (7 if microbatch < 4 else 11) * GIB
+        held = {2: 7, 3: 10}.get(microbatch, 11) * GIB
         return OnePeak(held, held, held)
 
     def breakdown(self, microbatch):
@@ -43,6 +44,9 @@ class Predicted:
     def missing_bytes(self, microbatch=1):
         return GIB if microbatch > 3 else 0
 
+    def is_fragmented(self, microbatch):
+        return microbatch == 3
+
     def remedy(self, microbatch=1):
         return None
 
@@ -54,14 +58,26 @@ def _shown(renderable):
     return captured.get()
 
 
-def test_a_size_that_does_not_fit_has_no_reserved_figure_and_says_whether_it_is_fragmented():
+def test_a_size_that_does_not_fit_says_whether_it_is_fragmented():
     lines = _shown(memory_table(Predicted(), [2, 3, 4])).splitlines()
     fits, fragmented, lacks = (next(line for line in lines if line.strip().startswith(size)) for size in "234")
     assert fits.count("7.00 GiB") == 3
-    assert "–" in fragmented
     assert fragmented.rstrip().endswith("does not fit: fragmented")
     assert lacks.rstrip().endswith("does not fit")
     assert "110%" in lacks
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 130, 200])
+def test_the_bars_are_whole_on_every_terminal(width):
+    console = Console(width=width, color_system=None)
+    with console.capture() as captured:
+        console.print(memory_table(Predicted(), [2, 3, 4], width=width))
+    lines = captured.get().splitlines()
+    assert max(map(len, lines)) <= width
+    assert "…" not in captured.get()
+    (full,) = (line for line in lines if line.strip().startswith("4 "))
+    assert full.count("█") >= 10
+    assert "110%" in full
 
 
 def test_without_colours_every_kind_has_a_block_of_its_own():

@@ -7,12 +7,17 @@ from brim.reporting.remarks import remarks
 
 def ended(**how):
     plain = {"largest": 1432, "stopped_by": "memory", "fits_above": None, "expandable_helps": False}
-    return SimpleNamespace(**{**plain, "selects_all": False, **how})
+    return SimpleNamespace(**{**plain, "selects_all": False, "is_unplaced": False, "lacks_backward": False, **how})
 
 
 def test_what_was_counted_whole_is_said():
     assert "was counted whole" in remarks(ended(selects_all=True))[0]
     assert remarks(ended()) == []
+
+
+def test_a_workload_that_is_not_what_it_says_is_told_so():
+    assert "put on self.device" in remarks(ended(is_unplaced=True), is_searched=False)[0]
+    assert 'kind = "eval"' in remarks(ended(lacks_backward=True), is_searched=False)[0]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,103 @@
+"""What `torch.cuda` says in a trace: what it would on a GPU of the compute capability that is traced for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.nn.parallel import DataParallel
+
+from brim.tracing.unknown import UnknownNumber
+
+# What does something to a GPU that nobody sees in memory.
+_NOOPS = ("synchronize", "set_device", "reset_peak_memory_stats", "_exchange_device", "_maybe_exchange_device")
+# From this compute capability on bfloat16 is no emulation. Source: `torch.cuda.is_bf16_supported`.
+_BFLOAT16_CAPABILITY = (8, 0)
+
+
+class GpuAnswers:
+    """Answers questions about a GPU.
+
+    Attributes:
+        is_asked: Whether something was asked that other GPUs would answer otherwise.
+    """
+
+    def __init__(self, capability: tuple[int, int]) -> None:
+        self._capability = capability
+        self.is_asked = False
+
+    def get_device_capability(self, *_: Any) -> tuple[int, int]:
+        """Return the compute capability."""
+        self.is_asked = True
+        return self._capability
+
+    def get_device_properties(self, *_: Any) -> Any:
+        """Return what is known of every GPU of this capability."""
+        major, minor = self.get_device_capability()
+        return SimpleNamespace(name="GPU", major=major, minor=minor)
+
+    def is_bf16_supported(self, including_emulation: bool = True) -> bool:
+        """Return whether bfloat16 works, emulated or not."""
+        return including_emulation or self.get_device_capability() >= _BFLOAT16_CAPABILITY
+
+
+class _Event:
+    """An event on a GPU, which takes no memory and an unknown time."""
+
+    def __init__(self, *_: Any, **kwargs: Any) -> None:
+        pass
+
+    def record(self, *_: Any, **kwargs: Any) -> None:
+        """Note nothing."""
+
+    wait = synchronize = record
+
+    def query(self) -> bool:
+        """Return that it has happened."""
+        return True
+
+    def elapsed_time(self, end: _Event) -> float:
+        """Return a number that may be printed or kept."""
+        return UnknownNumber()
+
+
+class _Generator(torch.Generator):
+    """A source of random numbers on the host, whichever device it is asked for."""
+
+    def __new__(cls, device: Any = None) -> _Generator:
+        """Make one."""
+        return super().__new__(cls)
+
+
+@contextmanager
+def gpu_that_answers(capability: tuple[int, int]) -> Iterator[GpuAnswers]:
+    """Let `torch.cuda` answer in the block, whether there is a GPU or not."""
+    gpu = GpuAnswers(capability)
+    answers: dict[str, Any] = {
+        "is_available": lambda: True,
+        "device_count": lambda: 1,
+        "current_device": lambda: 0,
+        "is_current_stream_capturing": lambda: False,
+        "get_device_name": lambda *_: "GPU",
+        "get_device_capability": gpu.get_device_capability,
+        "get_device_properties": gpu.get_device_properties,
+        "is_bf16_supported": gpu.is_bf16_supported,
+        "Event": _Event,
+    }
+    with ExitStack() as stack:
+        for name in _NOOPS:
+            stack.enter_context(mock.patch.object(torch.cuda, name))
+        for name, answer in answers.items():
+            stack.enter_context(mock.patch.object(torch.cuda, name, answer))
+        stack.enter_context(mock.patch.object(torch, "Generator", _Generator))
+        # Scaled losses need no memory, and whether a step is skipped is a question about values.
+        scaling = mock.patch.object(torch.cuda.amp.common, "amp_definitely_not_available", return_value=True)
+        stack.enter_context(scaling)
+        # It would send its parts to every GPU; to one it hands on what it is given.
+        parallel = DataParallel.__init__.__globals__
+        stack.enter_context(mock.patch.dict(parallel, {"_get_available_device_type": lambda: None}))
+        yield gpu
