@@ -156,7 +156,7 @@ def memory_table(
     table.add_column("memory by kind", no_wrap=True)
     for name in ("allocated", "reserved", "on the device") if is_whole else ("on the device",):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("")
+    table.add_column("", overflow="fold")
     for size in sizes:
         peak = prediction.peak(size)
         table.add_row(
