@@ -38,10 +38,12 @@ class BrimError(Exception):
 
     Attributes:
         findings: What had been found when the error came up, or None.
+        is_printed: Whether a document that was printed tells of it.
     """
 
     exit_code = 1
     findings: Findings | None = None
+    is_printed: bool = False
 
 
 class InputError(BrimError, ValueError):

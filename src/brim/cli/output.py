@@ -121,7 +121,7 @@ def describe(error: BaseException) -> dict[str, str]:
 
 def print_json_error(error: BaseException) -> None:
     """Print the document `brim.error/1`, unless one with what was found before has been printed."""
-    if not getattr(error, "findings", None):
+    if not getattr(error, "findings", None) and not getattr(error, "is_printed", False):
         print_json({"schema": "brim.error/1", "error": describe(error)})
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from brim.cli.find import NOTHING_FITS
-from brim.errors import InputError
+from brim.errors import BrimError, InputError, TraceError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from brim.cases import Case
     from brim.devices.catalog import Gpu
+    from brim.tracing.prediction import Prediction
 
 
 def command(
@@ -48,8 +53,9 @@ def command(
     The step runs on fake tensors, and CUDA's allocator is replayed over what it asks for.
     """
     from brim.cases import parse_cases
-    from brim.cli.output import print_json, telling
-    from brim.cli.prediction_output import print_predictions
+    from brim.cli.output import telling
+    from brim.cli.prediction_output import print_predictions, say_failures
+    from brim.cli.signals import end_like_ctrl_c
 
     found = _gpus(gpu or [], memory)
     cases = parse_cases(case or [])
@@ -61,21 +67,44 @@ def command(
         )
     from brim.tracing.prediction import predict_all
     from brim.tracing.runtime import runtime_here
+    from brim.workload import load_here
 
     runtime = runtime_here(cuda=cuda, expandable_segments=expandable_segments)
-    with telling() as tell:
-        predictions = predict_all(workload, gpus=found, cases=cases, runtime=runtime, fill=fill, cap=cap, tell=tell)
-        for prediction in predictions if microbatch is None else []:
-            tell(f"searching {prediction.case} on {prediction.gpu.name}")
-            _ = prediction.interval  # found once, and then known
-    if json:
-        documents = [prediction.to_dict(workload, microbatch=microbatch) for prediction in predictions]
-        several = {"schema": documents[0]["schema"], "predictions": documents}
-        print_json(documents[0] if len(documents) == 1 else several)
-    else:
-        print_predictions(workload, predictions, microbatch=microbatch)
-    fits = [prediction.largest > 0 if microbatch is None else prediction.fits(microbatch) for prediction in predictions]
-    return 0 if all(fits) else NOTHING_FITS
+    loaded = load_here(workload)
+    predictions: list[Prediction] = []
+    failures: list[BrimError | KeyboardInterrupt] = []
+    with end_like_ctrl_c(), telling() as tell:
+        predict_case = partial(predict_all, loaded, gpus=found, runtime=runtime, fill=fill, cap=cap, tell=tell)
+        for each in cases:
+            try:
+                predictions += _answered(predict_case(cases=[each]), microbatch, tell)
+            except TraceError as error:  # of this case; others may have an answer
+                failures.append(error)
+            except KeyboardInterrupt as error:
+                failures.append(error)
+                break
+    if predictions:
+        print_predictions(workload, predictions, microbatch=microbatch, as_json=json, failures=failures)
+    if failures:
+        say_failures(failures[1:])
+        raise failures[0]
+    return 0 if all(_fits_anywhere(predictions, each, microbatch) for each in cases) else NOTHING_FITS
+
+
+def _answered(predictions: list[Prediction], microbatch: int | None, tell: Callable[[str], None]) -> list[Prediction]:
+    """Ask every prediction for what will be printed, which is found once, and return them."""
+    for prediction in predictions:
+        tell(f"{'searching' if microbatch is None else 'replaying'} {prediction.case} on {prediction.gpu.name}")
+        _ = prediction.interval if microbatch is None else prediction.peak(microbatch)
+    return predictions
+
+
+def _fits_anywhere(predictions: Sequence[Prediction], case: Case, microbatch: int | None) -> bool:
+    return any(
+        prediction.largest > 0 if microbatch is None else prediction.fits(microbatch)
+        for prediction in predictions
+        if prediction.case == case
+    )
 
 
 def _gpus(names: list[str], memory: str | None) -> list[Gpu]:

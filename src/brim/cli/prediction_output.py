@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from brim.cli.output import results_console
+from brim.cli.output import describe, print_json, results_console, say
 from brim.devices.catalog import Gpu
+from brim.errors import BrimError
 from brim.reporting.prediction import Predicted, answer_table, gpus_table, legend, memory_table, modules_table
 from brim.reporting.remarks import remarks
 from brim.units import format_bytes
@@ -17,8 +19,26 @@ from brim.units import format_bytes
 _MOST_DETAILED = 2
 
 
-def print_predictions(workload: str, predictions: Sequence[Predicted], *, microbatch: int | None) -> None:
-    """Print the answers, then, of few predictions, memory by kind and the modules that hold most."""
+def print_predictions(
+    workload: str,
+    predictions: Sequence[Predicted],
+    *,
+    microbatch: int | None,
+    as_json: bool = False,
+    failures: Sequence[BaseException] = (),
+) -> None:
+    """Print the answers, then, of few predictions, memory by kind and the modules that hold most; or a document.
+
+    Args:
+        workload: Its address.
+        predictions: The answers.
+        microbatch: The size that was asked for; None for the largest.
+        as_json: Whether to print the document.
+        failures: What kept other cases from being predicted.
+    """
+    if as_json:
+        _print_document([each.to_dict(workload, microbatch=microbatch) for each in predictions], failures)
+        return
     console = results_console()
     is_detailed = len(predictions) <= _MOST_DETAILED
     if microbatch is None or not is_detailed:
@@ -30,7 +50,27 @@ def print_predictions(workload: str, predictions: Sequence[Predicted], *, microb
         for prediction in predictions:
             _print_prediction(console, prediction, microbatch)
     else:
+        notes = [note for each in predictions for note in remarks(each, is_searched=False)]
+        for note in dict.fromkeys(notes):
+            console.print(Text(note))
         console.print(Text("Memory by kind and module is shown of at most two; ask for one case on one GPU."))
+
+
+def say_failures(failures: Sequence[BaseException]) -> None:
+    """Print what kept cases from being predicted on standard error."""
+    for failure in failures:
+        say(f"Error: {str(failure) or 'interrupted'}")
+
+
+def _print_document(documents: Sequence[Mapping[str, Any]], failures: Sequence[BaseException]) -> None:
+    if len(documents) == 1 and not failures:
+        print_json(documents[0])
+        return
+    errors = {"error": describe(failures[0])} if failures else {}
+    print_json({"schema": documents[0]["schema"], "predictions": documents, **errors})
+    for failure in failures:
+        if isinstance(failure, BrimError):
+            failure.is_printed = True
 
 
 def _print_prediction(console: Console, prediction: Predicted, microbatch: int | None) -> None:

@@ -69,10 +69,10 @@ def find_gpu(name: str) -> Gpu:
     if found is not None:
         return found
     same = [known for known in gpus() if wanted and wanted in known]
-    near = list(dict.fromkeys([*same, *difflib.get_close_matches(wanted, gpus(), n=3, cutoff=0.4)]))[:3]
-    hint = f" Nearest: {', '.join(near)}." if near else ""
+    near = list(dict.fromkeys([*same, *difflib.get_close_matches(wanted, gpus(), n=3, cutoff=0.0)]))[:3]
     raise InputError(
-        f"There is no GPU {name!r} in the catalog.{hint} `brim gpus` lists all; --memory 23.7GiB describes any other."
+        f"There is no GPU {name!r} in the catalog. Nearest: {', '.join(near)}. `brim gpus` lists all; --memory 23.7GiB "
+        "describes any other."
     )
 
 

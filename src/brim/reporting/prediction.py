@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from rich import box
 from rich.markup import escape
@@ -99,6 +99,10 @@ class Predicted(Searched, Protocol):
 
     def is_fragmented(self, microbatch: int) -> bool:
         """Return whether a microbatch does not fit although its tensors alone would."""
+        ...
+
+    def to_dict(self, workload: str, *, microbatch: int | None = None) -> dict[str, Any]:
+        """Return the document `brim.prediction/1`."""
         ...
 
     def remedy(self, microbatch: int = 1) -> str | None:

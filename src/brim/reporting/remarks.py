@@ -14,6 +14,11 @@ class Searched(Protocol):
         ...
 
     @property
+    def cap(self) -> int | None:
+        """The largest microbatch to look for, if one was given."""
+        ...
+
+    @property
     def stopped_by(self) -> str:
         """What ended the search: `memory`, `cap` or `time`."""
         ...
@@ -63,6 +68,8 @@ def remarks(prediction: Searched, *, is_searched: bool = True) -> list[str]:
 
 def _end_of_search(prediction: Searched) -> list[str]:
     largest, above = prediction.largest, prediction.fits_above
+    if prediction.stopped_by == "cap" and prediction.cap is None:
+        return [f"The search stopped at {largest:,}, beyond which brim does not look: the memory has room for more."]
     if prediction.stopped_by == "cap":
         return [f"The search stopped at the cap of {largest:,}, not at the end of the memory."]
     if prediction.stopped_by == "time":

@@ -144,7 +144,7 @@ def with_autocast(job: TracedJob, sizes: Sequence[int]) -> list[int]:
 
 
 def in_half_precision(job: TracedJob, sizes: Sequence[int]) -> list[int]:
-    """Halve all that is float32, weights too: nothing is trained."""
+    """Halve all that is float32, weights too."""
     return job.resized(sizes, lambda storage, kind, size: size // 2 if is_float32(storage) else size)
 
 

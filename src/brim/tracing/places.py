@@ -75,13 +75,14 @@ class Places:
         """Refuse to compute with tensors of both places, as CUDA does.
 
         Raises:
-            RuntimeError: With torch's own words.
+            RuntimeError: With torch's own words, and what to do.
         """
         if func in _TOGETHER and not self.wanted:
             on_gpu = {self.has(tensor) for tensor in _tensors(args) if tensor.dim()}
             if len(on_gpu) > 1:
                 raise RuntimeError(
-                    "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
+                    "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! "
+                    "Put the model and the batch on the GPU with `.to(self.device)`."
                 )
 
     @contextmanager

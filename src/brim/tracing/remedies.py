@@ -45,6 +45,9 @@ class Change:
     is_bound: bool = False
 
 
+_BFLOAT16 = Change(name="pure bfloat16 training", apply=in_half_precision, is_bound=True)
+
+
 class Remedies:
     """The changes that a job can be given, tried on its record.
 
@@ -70,14 +73,26 @@ class Remedies:
         Each is a part of a sentence about the job.
         """
         changes = [change for change in self._changes() if self._applies(change)]
-        shards = [_sharding(_MOST_RANKS)] if self._applies(_sharding(_MOST_RANKS)) else []
-        every = [*changes, *shards]
-        if self._has_room(self._sizes(every)):
-            for num_changes in range(1, len(every) + 1):
-                for chosen in combinations(every, num_changes):
-                    if self._fits(chosen):
-                        return self._told(self._with_fewest_ranks(chosen) if chosen[-1] in shards else chosen)
-        return self._shortfall(every)
+        # What is in 16 bits throughout has nothing left to cast.
+        most = [change for change in changes if change.apply is not with_autocast or _BFLOAT16 not in changes]
+        chosen = self._cheapest(changes) if self._has_room(self._sizes(most)) else None
+        if chosen is not None:
+            return self._told(chosen)
+        shards = _sharding(_MOST_RANKS)  # more GPUs are dearer than all else together
+        if not self._applies(shards):
+            return self._shortfall(most)
+        chosen = self._cheapest(changes, shards) if self._has_room(self._sizes([*most, shards])) else None
+        return self._shortfall([*most, shards]) if chosen is None else self._told(self._with_fewest_ranks(chosen))
+
+    def _cheapest(self, changes: Sequence[Change], *always: Change) -> Sequence[Change] | None:
+        """Return the fewest changes with which the job fits, beside those that are made in any case."""
+        for num_changes in range(len(changes) + 1):
+            for some in combinations(changes, num_changes):
+                chosen = [*some, *always]
+                casts_twice = _BFLOAT16 in some and any(change.apply is with_autocast for change in some)
+                if chosen and not casts_twice and self._fits(chosen):
+                    return chosen
+        return None
 
     def _applies(self, change: Change) -> bool:
         return change.apply is None or change.apply(self._job, self._job.sizes) != self._job.sizes
@@ -98,6 +113,8 @@ class Remedies:
             yield Change(name="checkpointing", apply=checkpointed, is_bound=True)
         if job.share_of_float32("activations") >= _DOMINATES:
             yield Change(name="autocast to half precision", apply=with_autocast, is_bound=True)
+        if job.share_of_float32() >= _DOMINATES:
+            yield _BFLOAT16
 
     def _with_fewest_ranks(self, changes: Sequence[Change]) -> Sequence[Change]:
         """Return changes, the last of which is sharding, with the fewest GPUs that still do."""

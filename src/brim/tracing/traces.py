@@ -39,8 +39,8 @@ from brim.workload import Workload, prepare
 NUM_STEPS = {"train": 2, "eval": 1, "generate": 1}
 # How torch says that something needs a GPU or a build for one.
 _NEEDS_GPU = ("CUDA support", "CUDA enabled", "NVIDIA driver", "No CUDA GPUs", "not linked with support for cuda")
-# How torch says that not all is on the GPU.
-_TWO_DEVICES = "Expected all tensors to be on the same device"
+# How torch says that a fake tensor has no values to show.
+_NUMPY = ".numpy() is not supported"
 # How people say so in checks of their own while they build; later, CUDA in a message says no such thing.
 _SAYS_GPU = re.compile(r"\b(gpus?|cuda)\b", re.IGNORECASE)
 _HERE = str(Path(__file__).parent)
@@ -189,11 +189,18 @@ def _phase(name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise TraceError(f"{name} does not run on fake tensors: {_explain(error, in_build=name == 'build')}") from error
+        why = _not_on_fakes(error, in_build=name == "build")
+        if why is not None:
+            raise TraceError(f"{name} does not run on fake tensors: {why}") from error
+        first_line = (str(error) or "no message").splitlines()[0]
+        raise TraceError(f"{name} fails: {_users_line(error)} raises {type(error).__name__}: {first_line}") from error
 
 
-def _explain(error: Exception, *, in_build: bool) -> str:
-    """Return what went wrong, where in the user's code, and what to do about it."""
+def _not_on_fakes(error: Exception, *, in_build: bool) -> str | None:
+    """Return what fake tensors cannot do, where in the user's code, and what to do about it.
+
+    None where the error may be the user's own.
+    """
     where = _users_line(error)
     if isinstance(error, DataDependentOutputException):
         return (
@@ -214,15 +221,15 @@ def _explain(error: Exception, *, in_build: bool) -> str:
         )
     first_line = (str(error) or "no message").splitlines()[0]
     told = f"{where} raises {type(error).__name__}: {first_line}"
-    if _TWO_DEVICES in first_line:
-        return f"{told} Put the model and the batch on the GPU with `.to(self.device)`."
+    if _NUMPY in first_line:
+        return f"{told} A trace has no values for NumPy: keep that out of the workload's step."
     is_check = in_build and isinstance(error, (AssertionError, RuntimeError)) and _SAYS_GPU.search(str(error))
     if is_check or any(sign in str(error) for sign in _NEEDS_GPU):
         return (
             f"{told.removesuffix('.')}. It needs a real GPU, which a trace does without. Move tensors with "
             "`.to(self.device)` alone, and leave the rest out of the workload."
         )
-    return told
+    return None
 
 
 def _named_operator(error: Exception) -> str:

@@ -8,6 +8,7 @@ are finite, and its checks hold.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
@@ -16,7 +17,10 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 
 _NUMBER_OF = torch.ops.aten._local_scalar_dense.default
 _ARITHMETIC = "add radd sub rsub mul rmul truediv rtruediv pow rpow mod rmod neg pos abs"
-_QUESTIONS = "eq ne lt le gt ge bool int float trunc floor ceil floordiv rfloordiv divmod rdivmod"
+_QUESTIONS = "eq ne bool int float trunc floor ceil floordiv rfloordiv divmod rdivmod"
+_COMPARISONS = "lt le gt ge"
+# Optimizers that keep a number within bounds and only reckon with it.
+_OPTIMIZERS = ("torch.optim._adafactor", "torch.optim.asgd")
 # Functions that ask whether numbers are finite, and what `torch._check_tensor_all` asks, each with its answer where all
 # is well.
 _ALL_IS_WELL: Mapping[Any, bool] = {
@@ -64,12 +68,20 @@ def _refuse(*_: Any) -> NoReturn:
     raise DataDependentOutputException(_NUMBER_OF)
 
 
+def _compare(*_: Any) -> bool:
+    if sys._getframe(1).f_globals.get("__name__") in _OPTIMIZERS:
+        return True
+    _refuse()
+
+
 def _unknown(*_: Any) -> UnknownNumber:
     return UnknownNumber()
 
 
 for _name in _ARITHMETIC.split():
     setattr(UnknownNumber, f"__{_name}__", _unknown)
+for _name in _COMPARISONS.split():
+    setattr(UnknownNumber, f"__{_name}__", _compare)
 for _name in _QUESTIONS.split():
     setattr(UnknownNumber, f"__{_name}__", _refuse)
 

@@ -91,6 +91,22 @@ def test_a_case_that_cannot_be_traced_is_named(brim_cli, tmp_path):
         "            pass\n"
         "        super().step(batch)\n"
     )
-    run = brim_cli("predict", "asks.py:Asks", "--gpu", "t4", "--case", "rows=32,64", "--cap", "8")
+    asked = ("predict", "asks.py:Asks", "--gpu", "t4", "--case", "rows=64,32", "--cap", "8")
+    run = brim_cli(*asked)
     assert run.returncode == 1
     assert "Case rows=64: step does not run on fake tensors" in run.stderr
+    assert "rows=32" in run.stdout
+    assert "≥ 8" in run.stdout
+    run = brim_cli(*asked, "--json")
+    assert run.returncode == 1
+    document = json.loads(run.stdout)
+    assert [each["case"] for each in document["predictions"]] == [{"rows": 32}]
+    assert "Case rows=64" in document["error"]["message"]
+
+
+def test_a_case_that_fits_one_of_the_gpus_has_an_answer(brim_cli):
+    asked = ("predict", f"{SIMPLE}:Evaluate", "--memory", "405MiB", "--case", "rows=32", "--cap", "8")
+    assert brim_cli(*asked).returncode == 3
+    run = brim_cli(*asked, "--gpu", "t4")
+    assert run.returncode == 0
+    assert "nothing fits" in run.stdout

@@ -6,13 +6,18 @@ from brim.reporting.remarks import remarks
 
 
 def ended(**how):
-    plain = {"largest": 1432, "stopped_by": "memory", "fits_above": None, "expandable_helps": False}
+    plain = {"largest": 1432, "cap": 1432, "stopped_by": "memory", "fits_above": None, "expandable_helps": False}
     return SimpleNamespace(**{**plain, "selects_all": False, "is_unplaced": False, "lacks_backward": False, **how})
 
 
 def test_what_was_counted_whole_is_said():
     assert "was counted whole" in remarks(ended(selects_all=True))[0]
     assert remarks(ended()) == []
+
+
+def test_where_no_cap_was_given_none_is_spoken_of():
+    (told,) = remarks(ended(stopped_by="cap", cap=None))
+    assert "stopped at 1,432, beyond which brim does not look" in told
 
 
 def test_a_workload_that_is_not_what_it_says_is_told_so():
