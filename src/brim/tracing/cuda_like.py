@@ -18,21 +18,12 @@ import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
+from brim.tracing.attention import attend
 from brim.tracing.autocast import cuda_autocast_policy
 from brim.tracing.gpu_questions import GpuAnswers, gpu_that_answers
 from brim.tracing.places import GPU, Places, named_device, on_cpu
 
 _ATTENTION = F.scaled_dot_product_attention
-_HALF = (torch.float16, torch.bfloat16)
-# The widest head that the fused kernels take (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp).
-_FLASH_HEAD = 256
-# Flash attention needs Ampere or newer.
-_FLASH_CAPABILITY = (8, 0)
-
-
-def has_flash_attention(capability: tuple[int, int]) -> bool:
-    """Return whether a GPU has it: all else that a trace shows is the same on every generation."""
-    return capability >= _FLASH_CAPABILITY
 
 
 @contextmanager
@@ -178,42 +169,14 @@ class _CudaFunctions(TorchFunctionMode):
         device = self._device(tensor)
         return -1 if device.index is None else device.index
 
-    def attend(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attn_mask: torch.Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> torch.Tensor:
-        """Attend with the kernel that CUDA would pick: flash, memory-efficient, or by parts."""
+    def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Attend with the kernel that CUDA would pick, on what autocast makes of the arguments."""
         if torch.is_autocast_enabled("cpu"):
             dtype = torch.get_autocast_dtype("cpu")
             query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
-            attn_mask = attn_mask.to(dtype) if attn_mask is not None and attn_mask.is_floating_point() else attn_mask
-        if enable_gqa and query.dim() == 4:
-            repeats = query.shape[1] // key.shape[1]
-            key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
-        if query.dim() != 4 or query.shape[-1] > _FLASH_HEAD or query.shape[-1] % 8:
-            return _attend_by_parts(query, key, value, attn_mask, dropout_p, is_causal, scale)
-        attended: torch.Tensor
-        if query.dtype in _HALF and attn_mask is None and has_flash_attention(self._capability):
-            attended = torch.ops.aten._scaled_dot_product_flash_attention(
-                query, key, value, dropout_p, is_causal, False, scale=scale
-            )[0]
-            return attended
-        bias = None
-        if attn_mask is not None:
-            bias = torch.zeros_like(attn_mask, dtype=query.dtype) if attn_mask.dtype == torch.bool else attn_mask
-            bias = bias.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
-        needs_grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
-        attended = torch.ops.aten._scaled_dot_product_efficient_attention(
-            query, key, value, bias, needs_grad, dropout_p, is_causal, scale=scale
-        )[0]
-        return attended
+            args = tuple(_cast_mask(each, dtype) for each in args)
+            kwargs = {name: _cast_mask(each, dtype) for name, each in kwargs.items()}
+        return attend(query, key, value, *args, **kwargs, capability=self._capability)
 
 
 def _device_in(places: Places) -> property:
@@ -227,20 +190,8 @@ def _device_in(places: Places) -> property:
     return property(device)
 
 
-def _attend_by_parts(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None,
-    dropout_p: float,
-    is_causal: bool,
-    scale: float | None,
-) -> torch.Tensor:
-    """Attend as the kernel does that no fused one can replace: with the whole matrix of scores."""
-    attended: torch.Tensor = torch.ops.aten._scaled_dot_product_attention_math(
-        query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale
-    )[0]
-    return attended
+def _cast_mask(value: Any, dtype: torch.dtype) -> Any:
+    return value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
 def _itself(tensor: torch.Tensor, *_: Any, **kwargs: Any) -> torch.Tensor:

@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.autograd.graph import _engine_run_backward
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from brim.tracing.attention import backward_scratch
 from brim.tracing.backing import Backing
 from brim.tracing.cudnn import workspace_of
 from brim.tracing.generation import Generation
@@ -204,6 +205,9 @@ class Ledger(TorchDispatchMode):
                             self.enter(inner)
         if self._backing is not None:
             self._hold_for_a_moment(self._backing, scratch_bytes(func, args, result))
+        if self._capability is not None:
+            for moment in backward_scratch(func, args):
+                self._take_for_a_moment(moment)
         taken = workspace_of(func, args, microbatch=self._microbatch, capability=self._capability)
         if taken is not None:
             self._enter_workspace(taken)
@@ -320,6 +324,16 @@ class Ledger(TorchDispatchMode):
         )
         self._events += [(number, num_bytes), (number, 0)]
         self.peak_bytes = max(self.peak_bytes, self.live_bytes + num_bytes)
+
+    def _take_for_a_moment(self, sizes: Sequence[int]) -> None:
+        """Enter what a kernel takes on the GPU and gives back before it ends."""
+        numbers = range(len(self._storages), len(self._storages) + len(sizes))
+        for num_bytes in sizes:
+            self._storages.append(
+                Storage(num_bytes=num_bytes, phase=Phase.BACKWARD, module=self.module, origin=self._origin())
+            )
+        self._events += [*zip(numbers, sizes, strict=True), *((number, 0) for number in numbers)]
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes + sum(sizes))
 
     def _hold_for_a_moment(self, backing: Backing, sizes: tuple[int, ...]) -> None:
         self.peak_bytes = max(self.peak_bytes, self.live_bytes + sum(sizes))

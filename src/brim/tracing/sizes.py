@@ -6,7 +6,7 @@ from brim.cases import Case
 from brim.errors import TraceError
 from brim.searching.bounds import LARGEST_MICROBATCH
 from brim.tracing import cudnn
-from brim.tracing.cuda_like import has_flash_attention
+from brim.tracing.attention import has_flash_attention
 from brim.tracing.leaks import check_leak, held_by_steps
 from brim.tracing.line import RecordLine, line_through
 from brim.tracing.record import Phase, Record

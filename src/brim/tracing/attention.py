@@ -1,0 +1,126 @@
+"""Attention as CUDA runs it: which kernel is picked, and what its backward pass takes for a moment.
+
+Sources, all in torch: `select_sdp_backend` in aten/src/ATen/native/transformers/cuda/sdp_utils.cpp for the choice,
+`mha_bwd` in .../cuda/flash_attn/flash_api.cpp and `_efficient_attention_backward` in .../cuda/attention_backward.cu for
+what the two fused kernels take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+_aten = torch.ops.aten
+_HALF = (torch.float16, torch.bfloat16)
+# Flash attention needs Ampere or newer.
+_FLASH_CAPABILITY = (8, 0)
+# The widest head that it takes; narrower ones are padded to a multiple.
+_FLASH_HEAD = 256
+_FLASH_MULTIPLE = 8
+# What memory-efficient attention wants heads to be a multiple of, by the bytes of a value: 128 bits.
+_EFFICIENT_MULTIPLES = {2: 8, 4: 4}
+# To which multiples flash attention rounds queries and heads of its accumulator up.
+_FLASH_QUERIES = 128
+_FLASH_COLUMNS = 32
+_FLASH_WIDE_COLUMNS = 192  # wider than this, a head has 256
+# The tiles in which memory-efficient attention adds up the queries' gradient. Larger heads have larger ones.
+_EFFICIENT_TILE = 64
+_FLOAT32_BYTES = 4
+
+
+def has_flash_attention(capability: tuple[int, int]) -> bool:
+    """Return whether a GPU has it: all else that a trace shows is the same on every generation."""
+    return capability >= _FLASH_CAPABILITY
+
+
+def attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    capability: tuple[int, int],
+) -> torch.Tensor:
+    """Attend with the kernel that CUDA would pick: flash, memory-efficient, or by parts."""
+    is_grouped = enable_gqa and query.dim() == 4 and query.shape[1] != key.shape[1]
+    is_half, head = query.dtype in _HALF, query.shape[-1]
+    attended: torch.Tensor
+    if query.dim() == 4 and is_half and attn_mask is None and head <= _FLASH_HEAD and has_flash_attention(capability):
+        missing = -head % _FLASH_MULTIPLE
+        if missing:
+            scale = head**-0.5 if scale is None else scale
+            query, key, value = (F.pad(tensor, (0, missing)) for tensor in (query, key, value))
+        attended = _aten._scaled_dot_product_flash_attention(
+            query, key, value, dropout_p, is_causal, False, scale=scale
+        )[0]
+        return attended[..., :head] if missing else attended
+    multiple = _EFFICIENT_MULTIPLES.get(query.element_size())
+    if query.dim() != 4 or is_grouped or multiple is None or head % multiple:
+        return _attend_by_parts(query, key, value, attn_mask, dropout_p, is_causal, scale, is_grouped)
+    bias = None
+    if attn_mask is not None:
+        bias = torch.zeros_like(attn_mask, dtype=query.dtype) if attn_mask.dtype == torch.bool else attn_mask
+        bias = bias.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+    needs_grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
+    attended = _aten._scaled_dot_product_efficient_attention(
+        query, key, value, bias, needs_grad, dropout_p, is_causal, scale=scale
+    )[0]
+    return attended
+
+
+def _attend_by_parts(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    is_grouped: bool,
+) -> torch.Tensor:
+    """Attend as the kernel does that no fused one can replace: with the whole matrix of scores."""
+    if is_grouped:
+        repeats = query.shape[1] // key.shape[1]
+        key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
+    attended: torch.Tensor = _aten._scaled_dot_product_attention_math(
+        query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale
+    )[0]
+    return attended
+
+
+def backward_scratch(func: Any, args: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
+    """Return what the backward pass of a fused kernel takes besides its results, in bytes: moment by moment."""
+    if func is _aten._scaled_dot_product_flash_attention_backward.default:
+        return (_flash_scratch(*args[1:4]),)
+    if func is _aten._scaled_dot_product_efficient_attention_backward.default:
+        return _efficient_scratch(args[1], args[3])
+    return ()
+
+
+def _flash_scratch(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[int, ...]:
+    """Return the sums of the softmax, the queries' gradient in float32, and keys and values repeated for all heads."""
+    num_samples, num_heads, num_queries, head = query.shape
+    rows = num_samples * num_heads * _round_up(num_queries, _FLASH_QUERIES)
+    columns = _round_up(head, _FLASH_COLUMNS) if head <= _FLASH_WIDE_COLUMNS else _FLASH_HEAD
+    repeated = [] if key.shape[1] == num_heads else [each.nbytes // key.shape[1] * num_heads for each in (key, value)]
+    return rows * _FLOAT32_BYTES, rows * columns * _FLOAT32_BYTES, *repeated
+
+
+def _efficient_scratch(query: torch.Tensor, value: torch.Tensor) -> tuple[tuple[int, ...], ...]:
+    """Return what the sums of the softmax take, where no kernel computes them, then they and the queries' gradient."""
+    num_samples, num_heads, num_queries, head = query.shape
+    sums_bytes = num_samples * num_heads * num_queries * _FLOAT32_BYTES
+    tiles = _round_up(num_queries, _EFFICIENT_TILE) * _round_up(head, _EFFICIENT_TILE)
+    held = (sums_bytes, num_samples * num_heads * tiles * _FLOAT32_BYTES)
+    return (held,) if query.dtype in _HALF else ((sums_bytes * value.shape[-1],), held)
+
+
+def _round_up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit

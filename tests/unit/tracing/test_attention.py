@@ -1,0 +1,83 @@
+"""Which attention kernel a trace runs, seen by what it keeps and what its backward pass takes."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import brim
+from brim.cases import Case
+from brim.tracing import trace
+from brim.tracing.record import Phase
+
+HEADS, TOKENS = 8, 256
+
+
+class Attends(brim.Workload):
+    def build(self):
+        shape = {"heads": self.case["heads"], "head": self.case["head"]}
+        dtype = getattr(torch, self.case["dtype"])
+        self.keys, self.values = (
+            torch.zeros(1, shape["heads"], TOKENS, shape["head"], device=self.device, dtype=dtype, requires_grad=True)
+            for _ in range(2)
+        )
+
+    def batch(self, size):
+        dtype = getattr(torch, self.case["dtype"])
+        return torch.zeros(size, HEADS, TOKENS, self.case["head"], device=self.device, dtype=dtype, requires_grad=True)
+
+    def step(self, batch):
+        keys, values = (each.expand(len(batch), -1, -1, -1) for each in (self.keys, self.values))
+        is_grouped = self.case["heads"] != HEADS
+        F.scaled_dot_product_attention(batch, keys, values, is_causal=True, enable_gqa=is_grouped).sum().backward()
+        batch.grad = self.keys.grad = self.values.grad = None
+
+
+def _made(capability, *, samples=4, heads=HEADS, head=64, dtype="float16"):
+    case = Case({"heads": heads, "head": head, "dtype": dtype})
+    record = trace(Attends, case, samples, steps=1, capability=capability).record
+    sizes = {phase: [each.num_bytes for each in record.storages if each.phase is phase] for phase in Phase}
+    return sizes[Phase.FORWARD], sizes[Phase.BACKWARD]
+
+
+SCORES = 4 * HEADS * TOKENS * TOKENS * 2  # in half precision
+ROWS = 4 * HEADS * TOKENS
+
+
+def test_flash_attention_keeps_no_scores_and_adds_up_the_queries_gradient_in_float32():
+    forward, backward = _made((8, 0))
+    assert max(forward) < SCORES
+    assert {ROWS * 4, ROWS * 64 * 4} <= set(backward)
+
+
+def test_its_accumulator_is_rounded_up():
+    _, backward = _made((8, 0), head=40)
+    assert ROWS * 64 * 4 in backward
+
+
+def test_heads_that_are_no_multiple_of_eight_are_padded_for_it():
+    forward, _ = _made((8, 0), head=36)
+    assert max(forward) < SCORES
+    assert forward.count(ROWS * 40 * 2) >= 3
+
+
+def test_grouped_keys_are_not_repeated_for_flash_attention_but_their_gradients_are():
+    forward, backward = _made((8, 0), heads=2)
+    assert forward.count(ROWS * 64 * 2) == 1  # the output
+    assert backward.count(ROWS * 64 * 2) >= 3  # gradients of queries, and of keys and values for all heads
+
+
+def test_grouped_keys_without_flash_attention_take_the_whole_matrix():
+    forward, _ = _made((7, 5), heads=2)
+    assert max(forward) >= SCORES
+
+
+@pytest.mark.parametrize(("dtype", "head"), [("float32", 64), ("float32", 36), ("float16", 64)])
+def test_memory_efficient_attention_adds_up_the_queries_gradient_in_tiles(dtype, head):
+    forward, backward = _made((7, 5), dtype=dtype, head=head)
+    assert max(forward) < SCORES
+    assert ROWS * 64 * 4 in backward
+
+
+def test_heads_that_no_fused_kernel_takes_take_the_whole_matrix():
+    forward, _ = _made((7, 5), head=36)
+    assert max(forward) >= SCORES
