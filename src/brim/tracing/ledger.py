@@ -31,6 +31,8 @@ _DEVICE_OF = torch.ops.prim.device.default
 _ADD = torch.ops.aten.add.Tensor
 _INDEX_PUT = torch.ops.aten.index_put.default
 _TO_COPY = torch.ops.aten._to_copy.default
+# After how many operations a long trace says that it goes on: two seconds or so.
+_TOLD_OPERATIONS = 16_384
 _AUTOGRAD_CALL = _engine_run_backward.__code__
 
 
@@ -55,6 +57,7 @@ class Ledger(TorchDispatchMode):
         capability: tuple[int, int] | None = None,
         microbatch: int = 1,
         places: Places | None = None,
+        tell: Callable[[int], None] | None = None,
     ) -> None:
         """Start empty.
 
@@ -65,6 +68,7 @@ class Ledger(TorchDispatchMode):
                 for themselves is left out; None for the CPU.
             microbatch: How many samples are traced.
             places: Knows what is on the GPU, and so entered; None to enter all.
+            tell: Called with the number of operations every now and then.
         """
         super().__init__()
         self.phase = Phase.BUILD
@@ -78,6 +82,7 @@ class Ledger(TorchDispatchMode):
         self._shortcuts = shortcuts
         self._capability = capability
         self._microbatch = microbatch
+        self._tell = tell
         self._storages: list[Storage] = []
         self._events: list[tuple[int, int]] = []
         self._step_starts: list[int] = []
@@ -186,6 +191,8 @@ class Ledger(TorchDispatchMode):
                 if is_counted:
                     self._enter_all(places)
         self.num_operations += 1
+        if self._tell is not None and self.num_operations % _TOLD_OPERATIONS == 0:
+            self._tell(self.num_operations)
         if self._places is not None and (not is_counted or (args and result is args[0])):
             return result  # on the host, or written in place
         if isinstance(result, torch.Tensor):

@@ -311,15 +311,15 @@ def predict_all(
             traced = next((each for each in known if each.holds_for(gpu.capability)), None)
             if traced is None:
                 tell(f"tracing {case} for {gpu.name}")
-                traced = _trace(loaded, case, gpu)
+                traced = _trace(loaded, case, gpu, tell)
                 known.append(traced)
             predictions.append(Prediction(traced, gpu=gpu, runtime=runtime, fill=fill, cap=cap))
     return predictions
 
 
-def _trace(workload_class: type[Workload], case: Case, gpu: Gpu) -> TracedSizes:
+def _trace(workload_class: type[Workload], case: Case, gpu: Gpu, tell: Callable[[str], None]) -> TracedSizes:
     try:
-        return TracedSizes(workload_class, case, capability=gpu.capability)
+        return TracedSizes(workload_class, case, capability=gpu.capability, tell=tell)
     except TraceError as error:
         raise TraceError(f"Case {case}: {error}" if case else str(error)) from error
 

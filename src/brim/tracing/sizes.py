@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from brim.cases import Case
 from brim.errors import TraceError
 from brim.searching.bounds import LARGEST_MICROBATCH
@@ -35,10 +38,18 @@ class TracedSizes:
         TraceError: The workload cannot run on fake tensors, ignores the size of its batch, or keeps memory.
     """
 
-    def __init__(self, workload_class: type[Workload], case: Case, *, capability: tuple[int, int]) -> None:
+    def __init__(
+        self,
+        workload_class: type[Workload],
+        case: Case,
+        *,
+        capability: tuple[int, int],
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
         self.workload_class = workload_class
         self.case = case
         self._capability = capability
+        self._tell = tell
         self._traces: dict[int, Trace] = {}
         self._repetitions: dict[int, Repetition | None] = {}
         self._steps: int | None = None
@@ -158,9 +169,18 @@ class TracedSizes:
     def _trace(self, microbatch: int) -> Trace:
         if microbatch not in self._traces:
             self._traces[microbatch] = trace(
-                self.workload_class, self.case, microbatch, steps=self._steps, capability=self._capability
+                self.workload_class,
+                self.case,
+                microbatch,
+                steps=self._steps,
+                capability=self._capability,
+                tell=partial(self._tell_of, microbatch),
             )
         return self._traces[microbatch]
+
+    def _tell_of(self, microbatch: int, num_operations: int) -> None:
+        if self._tell is not None:
+            self._tell(f"tracing {self.case} at {microbatch:,}: {num_operations:,} operations so far")
 
 
 def _kernels(capability: tuple[int, int]) -> tuple[bool, bool]:

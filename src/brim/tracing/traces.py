@@ -7,9 +7,10 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -77,6 +78,7 @@ def trace(
     steps: int | None = None,
     backing: Backing | None = None,
     capability: tuple[int, int] | None = None,
+    tell: Callable[[int], None] | None = None,
 ) -> Trace:
     """Trace one microbatch; raise `TraceError` with the reason where the step cannot run on fake tensors.
 
@@ -87,14 +89,15 @@ def trace(
         steps: How many steps to run; None for as many as it takes to see the peak.
         backing: Real memory to hold behind the fake tensors.
         capability: The compute capability of the GPU to behave as; None for the CPU.
+        tell: Called with the number of operations every now and then.
     """
+    run = partial(_trace, workload_class, case, microbatch, steps=steps, tell=tell)
     if capability is None:
-        return _trace(workload_class, case, microbatch, steps=steps, backing=backing)
-    traced = _trace(workload_class, case, microbatch, steps=steps, capability=capability, places=Places())
+        return run(backing=backing)
+    traced = run(capability=capability, places=Places())
     if traced.record.storages:
         return traced
-    every = _trace(workload_class, case, microbatch, steps=steps, capability=capability, places=AllOnGpu())
-    return replace(every, is_unplaced=True)
+    return replace(run(capability=capability, places=AllOnGpu()), is_unplaced=True)
 
 
 def _trace(
@@ -104,6 +107,7 @@ def _trace(
     *,
     steps: int | None,
     backing: Backing | None = None,
+    tell: Callable[[int], None] | None,
     capability: tuple[int, int] | None = None,
     places: Places | None = None,
 ) -> Trace:
@@ -119,7 +123,7 @@ def _trace(
             answers = stack.enter_context(as_on_cuda(capability, places))
         mode = stack.enter_context(fake_tensors(on_cuda=capability is not None))
         ledger = stack.enter_context(
-            Ledger(backing, Shortcuts(mode), capability=capability, microbatch=microbatch, places=places)
+            Ledger(backing, Shortcuts(mode), capability=capability, microbatch=microbatch, places=places, tell=tell)
         )
         if capability is not None:
             stack.enter_context(mock.patch.object(torch.cuda, "empty_cache", ledger.drop_cache))

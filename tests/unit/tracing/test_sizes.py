@@ -4,6 +4,7 @@ from torch import nn
 
 import brim
 import brim.tracing.sizes as sizes
+from brim.cases import Case
 from brim.devices.catalog import Gpu
 from brim.errors import TraceError
 from brim.tracing import predict
@@ -145,3 +146,11 @@ def test_a_larger_size_that_fits_by_accident_is_told():
     assert prediction.above < prediction.fits_above <= prediction.interval[1]
     assert prediction.fits(prediction.fits_above)
     assert prediction.to_dict("x")["fits_above"] == prediction.fits_above
+
+
+def test_a_long_trace_says_that_it_goes_on(monkeypatch):
+    monkeypatch.setattr("brim.tracing.ledger._TOLD_OPERATIONS", 10)
+    told = []
+    sizes.TracedSizes(Train, Case(), capability=(8, 6), tell=told.append)
+    assert told[0] == "tracing default at 4: 10 operations so far"
+    assert any(" at 6: " in line for line in told)
