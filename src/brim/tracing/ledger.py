@@ -5,14 +5,12 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
-from bisect import bisect_right
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby, pairwise
 from typing import Any
 
 import torch
-from torch._C._autograd import _get_sequence_nr
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.autograd.graph import _engine_run_backward
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
@@ -22,6 +20,7 @@ from brim.tracing.backing import Backing
 from brim.tracing.cudnn import workspace_of
 from brim.tracing.generation import Generation
 from brim.tracing.kernels import result_bytes, scratch_bytes, workspace_bytes
+from brim.tracing.origins import Origins
 from brim.tracing.places import GPU, Places
 from brim.tracing.record import Phase, Record, Storage, Workspace
 from brim.tracing.selections import PUTS, places_of, select_all
@@ -95,9 +94,7 @@ class Ledger(TorchDispatchMode):
         self._watched: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         # The storages of a gradient and of its sum with another, and the peak before the sum was made.
         self._sum: tuple[int, int, int] | None = None
-        # From which of autograd's nodes on which module made them, both in order.
-        self._nodes: list[int] = []
-        self._makers: list[str] = []
+        self._origins = Origins()
 
     @property
     def record(self) -> Record:
@@ -112,16 +109,14 @@ class Ledger(TorchDispatchMode):
 
     def begin_step(self) -> None:
         """Note that what is made from now on belongs to the next step."""
-        self._nodes.clear()
-        self._makers.clear()
+        self._origins.clear()
         self._step_starts.append(len(self._storages))
         self._step_events.append(len(self._events))
 
     def run_module(self, name: str) -> None:
         """Note that a module runs from now on."""
         self.module = name
-        self._nodes.append(_get_sequence_nr())
-        self._makers.append(name)
+        self._origins.enter(name)
 
     def drop_cache(self) -> None:
         """Note that torch gives all the memory that it has cached back."""
@@ -239,7 +234,7 @@ class Ledger(TorchDispatchMode):
                 module=self.module,
                 kind=kind,
                 float_bytes=tensor.dtype.itemsize if tensor.dtype.is_floating_point else 0,
-                origin=self._origin() if phase is Phase.BACKWARD else "",
+                origin=self._origins.current() if phase is Phase.BACKWARD else "",
             )
         )
         if num_bytes:
@@ -248,12 +243,6 @@ class Ledger(TorchDispatchMode):
         self._watched[key] = weakref.ref(storage, functools.partial(self._leave, key))
         self.live_bytes += num_bytes
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
-
-    def _origin(self) -> str:
-        """Return the module whose backward pass runs."""
-        node = torch._C._current_autograd_node()
-        at = 0 if node is None else bisect_right(self._nodes, node._sequence_nr())
-        return self._makers[at - 1] if at else ""
 
     def hand_over(self, tensor: torch.Tensor, successor: torch.Tensor) -> None:
         """Let another tensor take the place of one that is entered, as if it had been there from the start."""
@@ -337,7 +326,7 @@ class Ledger(TorchDispatchMode):
         numbers = range(len(self._storages), len(self._storages) + len(sizes))
         for num_bytes in sizes:
             self._storages.append(
-                Storage(num_bytes=num_bytes, phase=Phase.BACKWARD, module=self.module, origin=self._origin())
+                Storage(num_bytes=num_bytes, phase=Phase.BACKWARD, module=self.module, origin=self._origins.current())
             )
         self._events += [*zip(numbers, sizes, strict=True), *((number, 0) for number in numbers)]
         self.peak_bytes = max(self.peak_bytes, self.live_bytes + sum(sizes))
