@@ -10,11 +10,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 from unittest import mock
 
 import torch
 import torch.nn.functional as F
+from torch import _meta_registrations
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
@@ -45,6 +47,9 @@ def as_on_cuda(capability: tuple[int, int], places: Places) -> Iterator[GpuAnswe
         # Inside another function of torch the mode is not asked, so attention is replaced by name as well.
         stack.enter_context(mock.patch.object(F, "scaled_dot_product_attention", functions.attend))
         stack.enter_context(mock.patch.object(FakeTensor, "device", _device_in(places)))
+        # Shapes that differ between devices are asked for by this name.
+        hint = partial(_kernels_of, _meta_registrations.device_hint, places)
+        stack.enter_context(mock.patch.object(_meta_registrations, "device_hint", hint))
         stack.enter_context(functions)
         yield answers
 
@@ -188,6 +193,11 @@ def _device_in(places: Places) -> property:
         return places.device_of(tensor, device) if torch._C._is_torch_function_mode_enabled() else device
 
     return property(device)
+
+
+def _kernels_of(told: Callable[[Any], str], places: Places, tensor: Any) -> str:
+    """Return whose kernels run on a tensor, given what torch says."""
+    return GPU.type if isinstance(tensor, torch.Tensor) and places.has(tensor) else told(tensor)
 
 
 def _cast_mask(value: Any, dtype: torch.dtype) -> Any:

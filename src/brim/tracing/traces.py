@@ -196,7 +196,7 @@ def _phase(name: str) -> Iterator[None]:
         why = _not_on_fakes(error, in_build=name == "build")
         if why is not None:
             raise TraceError(f"{name} does not run on fake tensors: {why}") from error
-        first_line = (str(error) or "no message").splitlines()[0]
+        first_line = _first_line(error)
         raise TraceError(f"{name} fails: {_users_line(error)} raises {type(error).__name__}: {first_line}") from error
 
 
@@ -223,7 +223,7 @@ def _not_on_fakes(error: Exception, *, in_build: bool) -> str | None:
             f"{where} calls {operator}, which has no fake implementation. "
             f'Register one with torch.library.register_fake("{_operator_name(operator)}").'
         )
-    first_line = (str(error) or "no message").splitlines()[0]
+    first_line = _first_line(error)
     told = f"{where} raises {type(error).__name__}: {first_line}"
     if _NUMPY in first_line:
         return f"{told} A trace has no values for NumPy: keep that out of the workload's step."
@@ -234,6 +234,10 @@ def _not_on_fakes(error: Exception, *, in_build: bool) -> str | None:
             "`.to(self.device)` alone, and leave the rest out of the workload."
         )
     return None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or "no message").splitlines()[0]
 
 
 def _named_operator(error: Exception) -> str:

@@ -253,6 +253,21 @@ def test_the_gpu_answers_questions():
     assert not trace(OnGpu, Case(), 4, capability=AMPERE).asks_gpu
 
 
+def test_operators_have_the_kernels_of_where_their_tensors_are():
+    class Counts(OnGpu):
+        def step(self, batch):
+            torch.histc(torch.zeros(8, dtype=torch.int32, device=self.device), bins=4, min=0, max=3)
+            super().step(batch)
+
+    class CountsOnTheHost(OnGpu):
+        def step(self, batch):
+            torch.histc(torch.zeros(10_000, dtype=torch.int32), bins=4, min=0, max=3)
+
+    assert _peak(Counts) == _peak(OnGpu)
+    with pytest.raises(TraceError, match=r"\"histogram_cpu\" not implemented"):
+        _peak(CountsOnTheHost)
+
+
 def test_random_numbers_of_a_generator_on_the_gpu():
     class Draws(OnGpu):
         def batch(self, size):
