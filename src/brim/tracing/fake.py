@@ -184,7 +184,7 @@ class _KnownValues(TorchFunctionMode):
         return fake
 
 
-def _deep_copy(tensor: FakeTensor, memo: dict[int, Any]) -> Any:
+def _deep_copy(tensor: torch.Tensor, memo: dict[int, Any]) -> Any:
     """Copy a fake tensor, which torch's own way would ask for its memory; known values stay known."""
     if id(tensor) in memo:
         return memo[id(tensor)]
