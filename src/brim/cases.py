@@ -56,6 +56,39 @@ class Case(Mapping[str, CaseValue]):
         return json.dumps(self._values, sort_keys=True)
 
 
+class AskedCase(Case):
+    """The same case, which knows what it was asked for.
+
+    >>> case = AskedCase({"seqlen": 512})
+    >>> case.get("seq_len", 128), case.unread, case.missed
+    (128, ('seqlen',), ('seq_len',))
+    """
+
+    __slots__ = ("_asked",)
+
+    def __init__(self, values: Mapping[str, CaseValue] | None = None) -> None:
+        super().__init__(values)
+        self._asked: dict[str, None] = {}
+
+    def __getitem__(self, key: str) -> CaseValue:
+        self._asked[key] = None
+        return super().__getitem__(key)
+
+    def __iter__(self) -> Iterator[str]:
+        self._asked.update(dict.fromkeys(self._values))
+        return super().__iter__()
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """The names that nobody asked for."""
+        return tuple(name for name in self._values if name not in self._asked)
+
+    @property
+    def missed(self) -> tuple[str, ...]:
+        """The names that were asked for and that it does not have."""
+        return tuple(name for name in self._asked if name not in self._values)
+
+
 def parse_cases(flags: Sequence[str], *, start_from: str | None = None) -> list[Case]:
     """Expand `--case` flags into cases; several flags multiply, the first varies slowest.
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
+
+from brim.units import format_bytes
 
 
 class Searched(Protocol):
@@ -44,8 +47,23 @@ class Searched(Protocol):
         ...
 
     @property
-    def lacks_backward(self) -> bool:
-        """Whether a workload that is said to train runs no backward pass."""
+    def other_kind(self) -> str | None:
+        """What the workload does although it says otherwise."""
+        ...
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """The names of the case that the workload never asks for."""
+        ...
+
+    @property
+    def missed(self) -> tuple[str, ...]:
+        """The names that it asks for and that the case does not have."""
+        ...
+
+    @property
+    def kept_bytes(self) -> int:
+        """The little that every step keeps more than the one before."""
         ...
 
 
@@ -61,9 +79,22 @@ def remarks(prediction: Searched, *, is_searched: bool = True) -> list[str]:
             "Nothing in this workload is put on self.device, so with a GPU it would still run on the CPU. It was "
             "counted as if it were on the GPU: make tensors with device=self.device, move models with .to(self.device)."
         )
-    if prediction.lacks_backward:
-        told.append('The step runs no backward pass. If it does not train, say kind = "eval" in the workload.')
+    if prediction.other_kind is not None:
+        runs = "no backward pass" if prediction.other_kind == "eval" else "a backward pass"
+        told.append(f'The step runs {runs}: say kind = "{prediction.other_kind}" in the workload.')
+    if prediction.unread:
+        asked = f", which asks for {_listed(prediction.missed)}" if prediction.missed else ""
+        told.append(f"{_listed(prediction.unread)} in the case changes nothing in the workload{asked}.")
+    if prediction.kept_bytes:
+        told.append(
+            f"Every step keeps {format_bytes(prediction.kept_bytes)} more than the one before, such as a loss in a "
+            "list. Keep loss.item() instead: over many steps it adds up."
+        )
     return told
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names)
 
 
 def _end_of_search(prediction: Searched) -> list[str]:

@@ -161,6 +161,8 @@ class _KnownValues(TorchFunctionMode):
         kwargs = kwargs or {}
         if torch._C._get_dispatch_mode(_FAKE) is None:  # a workload is built for real
             return func(*args, **kwargs)
+        if func is torch.Tensor.__deepcopy__ and isinstance(args[0], FakeTensor):
+            return _deep_copy(*args)
         if func in unknown.CONCERNED:
             result = unknown.answer(func, args, kwargs)
             return func(*args, **kwargs) if result is NotImplemented else result
@@ -180,6 +182,23 @@ class _KnownValues(TorchFunctionMode):
         fake = FakeTensor(self._mode, meta, real.device, constant=real)
         converter.add_constant_storage_mapping(fake)
         return fake
+
+
+def _deep_copy(tensor: torch.Tensor, memo: dict[int, Any]) -> Any:
+    """Copy a fake tensor, which torch's own way would ask for its memory; known values stay known."""
+    if id(tensor) in memo:
+        return memo[id(tensor)]
+    if not tensor.is_leaf:
+        raise RuntimeError("Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol")
+    copied: torch.Tensor = tensor.detach().clone()
+    if isinstance(tensor, nn.Parameter):
+        copied = nn.Parameter(copied, requires_grad=tensor.requires_grad)
+    else:
+        copied.requires_grad_(tensor.requires_grad)
+    memo[id(tensor)] = copied
+    if tensor.grad is not None:
+        copied.grad = _deep_copy(tensor.grad, memo)
+    return copied
 
 
 def _is_small(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import torch
 from torch.nn.parallel import DataParallel
 
+from brim.tracing.ledger import Ledger
 from brim.tracing.unknown import UnknownNumber
 
 # What does something to a GPU that nobody sees in memory.
 _NOOPS = ("synchronize", "set_device", "reset_peak_memory_stats", "_exchange_device", "_maybe_exchange_device")
+_NVTX_NOOPS = ("range_push", "range_pop", "range_start", "range_end", "mark")
 # From this compute capability on bfloat16 is no emulation. Source: `torch.cuda.is_bf16_supported`.
 _BFLOAT16_CAPABILITY = (8, 0)
 
@@ -37,12 +38,24 @@ class GpuAnswers:
 
     def get_device_properties(self, *_: Any) -> Any:
         """Return what is known of every GPU of this capability."""
-        major, minor = self.get_device_capability()
-        return SimpleNamespace(name="GPU", major=major, minor=minor)
+        return _Properties(*self.get_device_capability())
 
     def is_bf16_supported(self, including_emulation: bool = True) -> bool:
         """Return whether bfloat16 works, emulated or not."""
         return including_emulation or self.get_device_capability() >= _BFLOAT16_CAPABILITY
+
+
+class _Properties:
+    """What is known of every GPU of a compute capability; its memory, for one, is not."""
+
+    name = "GPU"
+
+    def __init__(self, major: int, minor: int) -> None:
+        self.major = major
+        self.minor = minor
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"No CUDA GPUs are here to tell their {name}")
 
 
 class _Event:
@@ -74,6 +87,23 @@ class _Generator(torch.Generator):
 
 
 @contextmanager
+def memory_of(ledger: Ledger) -> Iterator[None]:
+    """Let `torch.cuda` tell in the block what a ledger holds, and give what is cached back."""
+
+    def memory_allocated(*_: Any, **kwargs: Any) -> int:
+        return ledger.live_bytes
+
+    def max_memory_allocated(*_: Any, **kwargs: Any) -> int:
+        return ledger.peak_bytes
+
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(torch.cuda, "empty_cache", ledger.drop_cache))
+        for answer in (memory_allocated, max_memory_allocated):
+            stack.enter_context(mock.patch.object(torch.cuda, answer.__name__, answer))
+        yield
+
+
+@contextmanager
 def gpu_that_answers(capability: tuple[int, int]) -> Iterator[GpuAnswers]:
     """Let `torch.cuda` answer in the block, whether there is a GPU or not."""
     gpu = GpuAnswers(capability)
@@ -91,6 +121,8 @@ def gpu_that_answers(capability: tuple[int, int]) -> Iterator[GpuAnswers]:
     with ExitStack() as stack:
         for name in _NOOPS:
             stack.enter_context(mock.patch.object(torch.cuda, name))
+        for name in _NVTX_NOOPS:
+            stack.enter_context(mock.patch.object(torch.cuda.nvtx, name))
         for name, answer in answers.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, answer))
         stack.enter_context(mock.patch.object(torch, "Generator", _Generator))

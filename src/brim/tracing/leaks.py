@@ -26,8 +26,8 @@ def held_by_steps(record: Record) -> int:
     return sum(record.storages[number].num_bytes for number in record.live_at(len(record.events)) if number >= first)
 
 
-def check_leak(workload_class: type[Workload], case: Case, traces: Mapping[int, Trace], capability: Any) -> None:
-    """Refuse a step after which more is held each time.
+def check_leak(workload_class: type[Workload], case: Case, traces: Mapping[int, Trace], capability: Any) -> int:
+    """Refuse a step after which much more is held each time, and return how much more it is where that is little.
 
     Args:
         workload_class: What was traced.
@@ -38,18 +38,20 @@ def check_leak(workload_class: type[Workload], case: Case, traces: Mapping[int, 
     Raises:
         TraceError: The step keeps memory; the message names the module that made it.
     """
-    if not _is_suspicious([_steady_growth(each) for each in traces.values()]):
-        return
+    if not any(_steady_growth(each) > 0 for each in traces.values()):
+        return 0
     # A cycle of Python objects is held until the next collection, which may be many steps away, and is no leak.
     collecting = _collecting(workload_class)
     longer = [trace(collecting, case, size, steps=_LEAK_STEPS, capability=capability) for size in traces]
-    if _is_suspicious([_steady_growth(each) for each in longer]):
+    growth_bytes = [_steady_growth(each) for each in longer]
+    if _is_suspicious(growth_bytes):
         module = longer[0].record.held_longest()
         raise TraceError(
             f"Every step holds {format_bytes(_steady_growth(longer[0]))} more than the one before at microbatch "
             f"{longer[0].microbatch}, made in {module or 'the step itself'}: something keeps tensors, e.g. a list of "
             "losses or outputs. Keep loss.detach() or loss.item() instead, outside of the workload's step."
         )
+    return max(0, growth_bytes[0])
 
 
 def _steady_growth(traced: Trace) -> int:

@@ -134,9 +134,25 @@ class Prediction:
         return self._traced.is_unplaced
 
     @property
-    def lacks_backward(self) -> bool:
-        """Whether a workload that is said to train runs no backward pass."""
-        return self.kind == "train" and not self._traced.has_backward
+    def unread(self) -> tuple[str, ...]:
+        """The names of the case that the workload never asks for: they change nothing."""
+        return self._traced.unread
+
+    @property
+    def missed(self) -> tuple[str, ...]:
+        """The names that the workload asks for and that the case does not have."""
+        return self._traced.missed
+
+    @property
+    def kept_bytes(self) -> int:
+        """The little that every step keeps more than the one before, such as a loss in a list."""
+        return self._traced.kept_bytes
+
+    @property
+    def other_kind(self) -> str | None:
+        """What the workload does although it says otherwise: `eval` without a backward pass, `train` with one."""
+        done = "train" if self._traced.has_backward else "eval"
+        return None if (self.kind == "train") == (done == "train") else done
 
     def peak(self, microbatch: int) -> MemoryPeak:
         """Return the peaks of a microbatch; of one that does not fit, those on a device with just enough more."""
@@ -198,7 +214,9 @@ class Prediction:
             "fits_above": self.fits_above,
             "selects_all": self.selects_all,
             "is_unplaced": self.is_unplaced,
-            "lacks_backward": self.lacks_backward,
+            "other_kind": self.other_kind,
+            "unread": list(self.unread),
+            "kept_bytes": self.kept_bytes,
             "peaks": [{**self._point(size), **asdict(self.peak(size))} for size in sizes],
             "missing_bytes": self.missing_bytes(shown),
             "remedy": self.remedy(shown),
@@ -227,9 +245,9 @@ class Prediction:
         if self.fits(microbatch):
             return None
         return Remedies(
-            TracedJob(record=self._traced.record(microbatch), is_training=self.kind == "train"),
+            TracedJob(record=self._traced.record(microbatch), is_training=self._traced.has_backward),
             capacity_bytes=self._capacity_bytes(),
-            workspaces=cublas_bytes(self.gpu, trains=self.kind == "train"),
+            workspaces=cublas_bytes(self.gpu, trains=self._traced.has_backward),
             expandable=self.runtime.expandable_segments,
         ).advice()
 

@@ -34,7 +34,7 @@ class Replays:
         self._traced = traced
         self._expandable = expandable
         self._cap = cap
-        self._workspaces = cublas_bytes(gpu, trains=traced.workload_class.kind == "train")
+        self._workspaces = cublas_bytes(gpu, trains=traced.has_backward)
         # What the line says of a size holds until that is traced, or the line dropped.
         self._peaks: dict[tuple[int, int | None, bool], AllocatorPeaks | None] = {}
 

@@ -34,6 +34,9 @@ _STEPS_WITH_STATE = 2
 class TracedSizes:
     """The records of one case on one kind of GPU.
 
+    Attributes:
+        kept_bytes: The little that every step keeps more than the one before, if it does.
+
     Raises:
         TraceError: The workload cannot run on fake tensors, ignores the size of its batch, or keeps memory.
     """
@@ -63,7 +66,7 @@ class TracedSizes:
             self._line = line_through(low, first.record, high, second.record)
         elif all(self._are_same(high, size) for size in _SECOND_LOOK):
             raise _no_growth(low, _SECOND_LOOK[-1], first.peak_bytes)
-        check_leak(workload_class, case, {low: first, high: second}, capability)
+        self.kept_bytes = check_leak(workload_class, case, {low: first, high: second}, capability)
 
     @property
     def is_exact(self) -> bool:
@@ -88,6 +91,16 @@ class TracedSizes:
     def is_unplaced(self) -> bool:
         """Whether the workload puts nothing on the GPU, and so all was counted."""
         return any(traced.is_unplaced for traced in self._traces.values())
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """The names of the case that the workload never asks for."""
+        return self._traces[self.sizes[0]].unread
+
+    @property
+    def missed(self) -> tuple[str, ...]:
+        """The names that it asks for and that the case does not have."""
+        return self._traces[self.sizes[0]].missed
 
     @property
     def has_backward(self) -> bool:

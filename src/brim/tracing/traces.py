@@ -12,7 +12,6 @@ from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from unittest import mock
 
 import torch
 import torch._dynamo
@@ -23,13 +22,15 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
-from brim.cases import Case
+from brim.cases import AskedCase, Case
 from brim.errors import TraceError
 from brim.tracing.backing import Backing
 from brim.tracing.cuda_like import as_on_cuda
 from brim.tracing.fake import fake_tensors, fake_workload, modes_in_autograd
 from brim.tracing.generation import generation_to_the_end
+from brim.tracing.gpu_questions import memory_of
 from brim.tracing.ledger import Ledger
+from brim.tracing.loaders import loaders_in_order
 from brim.tracing.places import GPU, AllOnGpu, Places
 from brim.tracing.record import Phase, Record
 from brim.tracing.shortcuts import Shortcuts
@@ -39,7 +40,14 @@ from brim.workload import Workload, prepare
 # Optimizer state appears in the first step of training, so only the second shows the peak.
 NUM_STEPS = {"train": 2, "eval": 1, "generate": 1}
 # How torch says that something needs a GPU or a build for one.
-_NEEDS_GPU = ("CUDA support", "CUDA enabled", "NVIDIA driver", "No CUDA GPUs", "not linked with support for cuda")
+_NEEDS_GPU = (
+    "CUDA build",
+    "CUDA support",
+    "CUDA enabled",
+    "NVIDIA driver",
+    "No CUDA GPUs",
+    "not linked with support for cuda",
+)
 # How torch says that a fake tensor has no values to show.
 _NUMPY = ".numpy() is not supported"
 # How people say so in checks of their own while they build; later, CUDA in a message says no such thing.
@@ -58,6 +66,8 @@ class Trace:
         selects_all: Whether something was selected by values, and so counted whole.
         asks_gpu: Whether the workload asked which GPU it runs on, so that others may trace otherwise.
         is_unplaced: Whether the workload puts nothing on the GPU, and so all was counted.
+        unread: The names of the case that the workload never asked for.
+        missed: The names that it asked for and that the case does not have.
     """
 
     microbatch: int
@@ -68,6 +78,8 @@ class Trace:
     selects_all: bool = False
     asks_gpu: bool = False
     is_unplaced: bool = False
+    unread: tuple[str, ...] = ()
+    missed: tuple[str, ...] = ()
 
 
 def trace(
@@ -112,6 +124,7 @@ def _trace(
     places: Places | None = None,
 ) -> Trace:
     device = torch.device("cpu") if capability is None else GPU
+    asked = AskedCase(case)
     held_bytes: list[int] = []
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
@@ -126,11 +139,12 @@ def _trace(
             Ledger(backing, Shortcuts(mode), capability=capability, microbatch=microbatch, places=places, tell=tell)
         )
         if capability is not None:
-            stack.enter_context(mock.patch.object(torch.cuda, "empty_cache", ledger.drop_cache))
+            stack.enter_context(memory_of(ledger))
         stack.enter_context(modes_in_autograd())
+        stack.enter_context(loaders_in_order())
         watch = stack.enter_context(watched(ledger))
-        built = _build_faked(workload_class, case, device)
-        workload = built or _build_for_real(workload_class, case, device, mode, ledger, watch)
+        built = _build_faked(workload_class, asked, device)
+        workload = built or _build_for_real(workload_class, asked, device, mode, ledger, watch)
         watch.name_modules(vars(workload))
         ledger.generation = stack.enter_context(generation_to_the_end())
         ledger.phase = Phase.BATCH
@@ -155,6 +169,8 @@ def _trace(
         record=record,
         selects_all=ledger.selects_all,
         asks_gpu=answers is not None and answers.is_asked,
+        unread=asked.unread,
+        missed=asked.missed,
     )
 
 
@@ -193,14 +209,14 @@ def _phase(name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        why = _not_on_fakes(error, in_build=name == "build")
+        why = _not_on_fakes(error, name)
         if why is not None:
             raise TraceError(f"{name} does not run on fake tensors: {why}") from error
         first_line = _first_line(error)
         raise TraceError(f"{name} fails: {_users_line(error)} raises {type(error).__name__}: {first_line}") from error
 
 
-def _not_on_fakes(error: Exception, *, in_build: bool) -> str | None:
+def _not_on_fakes(error: Exception, phase: str) -> str | None:
     """Return what fake tensors cannot do, where in the user's code, and what to do about it.
 
     None where the error may be the user's own.
@@ -209,8 +225,8 @@ def _not_on_fakes(error: Exception, *, in_build: bool) -> str | None:
     if isinstance(error, DataDependentOutputException):
         return (
             f"{where} asks for a tensor's value ({error.func}), which a trace does not have. "
-            "Keep such a question out of the workload's step, or answer it with the worst case. A number that is only "
-            "printed or kept is fine as `.item()`."
+            f"Keep such a question out of the workload's {phase}, or answer it with the worst case. A number that is "
+            "only printed or kept is fine as `.item()`."
         )
     if isinstance(error, DynamicOutputShapeException):
         return (
@@ -226,8 +242,8 @@ def _not_on_fakes(error: Exception, *, in_build: bool) -> str | None:
     first_line = _first_line(error)
     told = f"{where} raises {type(error).__name__}: {first_line}"
     if _NUMPY in first_line:
-        return f"{told} A trace has no values for NumPy: keep that out of the workload's step."
-    is_check = in_build and isinstance(error, (AssertionError, RuntimeError)) and _SAYS_GPU.search(str(error))
+        return f"{told} A trace has no values for NumPy: keep that out of the workload's {phase}."
+    is_check = phase == "build" and isinstance(error, (AssertionError, RuntimeError)) and _SAYS_GPU.search(str(error))
     if is_check or any(sign in str(error) for sign in _NEEDS_GPU):
         return (
             f"{told.removesuffix('.')}. It needs a real GPU, which a trace does without. Move tensors with "

@@ -4,10 +4,12 @@ import pytest
 
 from brim.reporting.remarks import remarks
 
+_NOTHING_ELSE = {"other_kind": None, "unread": (), "missed": (), "kept_bytes": 0}
+
 
 def ended(**how):
     plain = {"largest": 1432, "cap": 1432, "stopped_by": "memory", "fits_above": None, "expandable_helps": False}
-    return SimpleNamespace(**{**plain, "selects_all": False, "is_unplaced": False, "lacks_backward": False, **how})
+    return SimpleNamespace(**{**plain, "selects_all": False, "is_unplaced": False, **_NOTHING_ELSE, **how})
 
 
 def test_what_was_counted_whole_is_said():
@@ -22,7 +24,17 @@ def test_where_no_cap_was_given_none_is_spoken_of():
 
 def test_a_workload_that_is_not_what_it_says_is_told_so():
     assert "put on self.device" in remarks(ended(is_unplaced=True), is_searched=False)[0]
-    assert 'kind = "eval"' in remarks(ended(lacks_backward=True), is_searched=False)[0]
+    assert 'no backward pass: say kind = "eval"' in remarks(ended(other_kind="eval"), is_searched=False)[0]
+    assert 'a backward pass: say kind = "train"' in remarks(ended(other_kind="train"), is_searched=False)[0]
+
+
+def test_a_name_that_the_workload_does_not_ask_for_is_told_with_what_it_asks_for():
+    (told,) = remarks(ended(unread=("seqlen",), missed=("seq_len",)))
+    assert told == "seqlen in the case changes nothing in the workload, which asks for seq_len."
+
+
+def test_the_little_that_steps_keep_is_told():
+    assert "keeps 4 B more" in remarks(ended(kept_bytes=4))[0]
 
 
 @pytest.mark.parametrize(

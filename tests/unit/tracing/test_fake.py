@@ -90,3 +90,33 @@ def test_a_copied_layer_takes_what_a_layer_of_its_own_takes():
             return [layer, copy.deepcopy(layer)]
 
     assert trace(Copies, Case(), 4).peak_bytes == trace(Layers, Case(), 4).peak_bytes
+
+
+def test_a_copy_of_a_model_is_made_of_fake_tensors_and_counts(monkeypatch):
+    class Averages(Drawn):
+        def build(self):
+            super().build()
+            self.average = torch.optim.swa_utils.AveragedModel(self.model)
+
+        def step(self, batch):
+            super().step(batch)
+            self.average.update_parameters(self.model)
+
+    monkeypatch.setattr("brim.tracing.traces._build_for_real", None)
+    traced = trace(Averages, Case(), 4, capability=(8, 6))
+    assert traced.record.breakdown()["parameters"] == 2 * 256 * 256 * 4
+
+
+def test_a_copy_keeps_what_the_original_has():
+    with fake_tensors():
+        original = nn.Linear(8, 8)
+        original.weight.requires_grad_(False)
+        original.bias.grad = torch.zeros(8)
+        tied = {"one": original.weight, "other": original.weight, "plain": torch.arange(4)}
+        copied, tied = copy.deepcopy((original, tied))
+        assert isinstance(copied.weight, nn.Parameter)
+        assert not copied.weight.requires_grad
+        assert copied.bias.requires_grad
+        assert copied.bias.grad is not original.bias.grad
+        assert tied["one"] is tied["other"] is copied.weight
+        assert tied["plain"].sum().item() == 6

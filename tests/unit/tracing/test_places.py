@@ -275,3 +275,28 @@ def test_random_numbers_of_a_generator_on_the_gpu():
             return torch.randn(size, WIDTH, device=self.device, generator=generator)
 
     assert _peak(Draws) == _peak(OnGpu)
+
+
+def test_calls_that_people_put_into_loops():
+    told = []
+
+    class Logs(OnGpu):
+        def step(self, batch):
+            with torch.cuda.nvtx.range("step"):
+                super().step(batch)
+            torch.cuda.synchronize()
+            told.append((torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()))
+
+    traced = trace(Logs, Case(), 4, capability=AMPERE)
+    assert told[-1] == (traced.held_bytes[-1], traced.peak_bytes)
+
+
+def test_what_nobody_knows_of_a_gpu_is_told_so():
+    class Asks(OnGpu):
+        def build(self):
+            super().build()
+            assert getattr(torch.cuda.get_device_properties(0), "multi_processor_count", 1) == 1
+            print(torch.cuda.get_device_properties(0).total_memory)
+
+    with pytest.raises(TraceError, match=r"tell their total_memory.*needs a real GPU"):
+        trace(Asks, Case(), 4, capability=AMPERE)
