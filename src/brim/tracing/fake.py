@@ -17,7 +17,6 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._python_dispatch import _disable_current_modes
 
 from brim.tracing import unknown
-from brim.workload import Workload
 
 # Up to this many elements, what is made on the host keeps its values: libraries ask for them.
 _KNOWN_ELEMENTS = 4096
@@ -89,58 +88,6 @@ def modes_in_autograd() -> Iterator[None]:
         mock.patch.object(saved_tensors_hooks, "__init__", init),
     ):
         yield
-
-
-def fake_workload(workload: Workload, mode: FakeTensorMode) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Turn the tensors of a workload that was built for real into fake ones, ties kept; return both of each."""
-    # The real ones stay until the end, so that their identities are not given to others.
-    faked: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-
-    def fake(tensor: torch.Tensor) -> torch.Tensor:
-        if id(tensor) not in faked:
-            leaf = tensor if tensor.is_leaf else tensor.detach().requires_grad_()  # graphs of real tensors end here
-            faked[id(tensor)] = (tensor, mode.from_tensor(leaf, static_shapes=True))
-        return faked[id(tensor)][1]
-
-    optimizers = []
-    for name, value in list(vars(workload).items()):
-        if isinstance(value, torch.Tensor):
-            setattr(workload, name, fake(value))
-        for part in parts_of(value):
-            if isinstance(part, nn.Module):
-                _fake_module(part, fake)
-            elif isinstance(part, torch.optim.Optimizer):
-                optimizers.append(part)
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            group["params"] = [fake(parameter) for parameter in group["params"]]
-        _fake_state(optimizer, fake)
-    return list(faked.values())
-
-
-def _fake_state(optimizer: torch.optim.Optimizer, fake: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """Fake what an optimizer keeps for each parameter, where it made or loaded that while it was built."""
-    states = list(optimizer.state.items())
-    optimizer.state.clear()
-    for parameter, state in states:
-        tensors = {name: fake(value) if isinstance(value, torch.Tensor) else value for name, value in state.items()}
-        optimizer.state[fake(parameter)] = tensors
-
-
-def parts_of(value: Any) -> list[Any]:
-    """Return what an attribute holds: itself, or what is in it."""
-    if isinstance(value, dict):
-        return list(value.values())
-    return list(value) if isinstance(value, (list, tuple)) else [value]
-
-
-def _fake_module(module: nn.Module, fake: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    for part in module.modules():
-        both: tuple[dict[str, Any], ...] = (part._parameters, part._buffers)
-        for tensors in both:
-            for name, tensor in tensors.items():
-                if tensor is not None:
-                    tensors[name] = fake(tensor)
 
 
 class _KnownValues(TorchFunctionMode):

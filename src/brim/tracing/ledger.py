@@ -245,9 +245,15 @@ class Ledger(TorchDispatchMode):
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
 
     def hand_over(self, tensor: torch.Tensor, successor: torch.Tensor) -> None:
-        """Let another tensor take the place of one that is entered, as if it had been there from the start."""
+        """Let another tensor take the place of one that is entered, as if it had been there from the start.
+
+        One that is not, because no operation made it, is entered now, unless it is on the host.
+        """
         key, storage = tensor.untyped_storage()._cdata, successor.untyped_storage()
-        if key in self._alive:
+        if key not in self._alive:
+            if self._places is None or self._places.has(tensor):
+                self.enter(successor)
+        elif storage._cdata != key:
             del self._watched[key]
             self._alive[storage._cdata] = self._alive.pop(key)
             self._watched[storage._cdata] = weakref.ref(storage, functools.partial(self._leave, storage._cdata))

@@ -26,7 +26,8 @@ from brim.cases import AskedCase, Case
 from brim.errors import TraceError
 from brim.tracing.backing import Backing
 from brim.tracing.cuda_like import as_on_cuda
-from brim.tracing.fake import fake_tensors, fake_workload, modes_in_autograd
+from brim.tracing.fake import fake_tensors, modes_in_autograd
+from brim.tracing.faking import Faker, modules_faked_when_moved
 from brim.tracing.generation import generation_to_the_end
 from brim.tracing.gpu_questions import memory_of
 from brim.tracing.ledger import Ledger
@@ -140,11 +141,13 @@ def _trace(
         )
         if capability is not None:
             stack.enter_context(memory_of(ledger))
+        stack.enter_context(modules_faked_when_moved(mode))
         stack.enter_context(modes_in_autograd())
         stack.enter_context(loaders_in_order())
         watch = stack.enter_context(watched(ledger))
         built = _build_faked(workload_class, asked, device)
-        workload = built or _build_for_real(workload_class, asked, device, mode, ledger, watch)
+        workload = built or _build_for_real(workload_class, asked, device, ledger, watch)
+        _fake_the_rest(workload, mode, ledger)
         watch.name_modules(vars(workload))
         ledger.generation = stack.enter_context(generation_to_the_end())
         ledger.phase = Phase.BATCH
@@ -188,20 +191,25 @@ def _build_for_real(
     workload_class: type[Workload],
     case: Case,
     device: torch.device,
-    mode: FakeTensorMode,
     ledger: Ledger,
     watch: Watch,
 ) -> Workload:
-    """Build on real tensors and fake them afterwards."""
+    """Build on real tensors."""
     watch.forget()
     gc.collect()  # what is left of the attempt on fake tensors
     workload = prepare(workload_class, case, device)
     with _phase("build"), ledger.of_real_tensors():
         workload.build()
-    with torch._C.DisableTorchFunction():
-        for tensor, faked in fake_workload(workload, mode):
-            ledger.hand_over(tensor, faked)
     return workload
+
+
+def _fake_the_rest(workload: Workload, mode: FakeTensorMode, ledger: Ledger) -> None:
+    """Fake what a workload has of real tensors: all where it was built so, else weights that were loaded."""
+    faker = Faker(mode)
+    with torch._C.DisableTorchFunction():
+        faker.workload(workload)
+        for tensor, faked in faker.pairs:
+            ledger.hand_over(tensor, faked)
 
 
 @contextmanager

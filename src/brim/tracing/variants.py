@@ -14,7 +14,7 @@ from torch import nn
 
 from brim.planning.rungs import AUTOCAST, AUTOCAST_FLOAT16, CHECKPOINTING, CHUNKED, FUSED, NUM_CHUNKS, RungKind
 from brim.tracing.checkpointing import checkpoint_blocks
-from brim.tracing.fake import parts_of
+from brim.tracing.faking import parts_of
 from brim.workload import Workload
 
 _OPTIMIZER_ZERO_GRAD = torch.optim.Optimizer.zero_grad

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 import brim
 from brim.cases import Case
@@ -300,3 +301,37 @@ def test_what_nobody_knows_of_a_gpu_is_told_so():
 
     with pytest.raises(TraceError, match=r"tell their total_memory.*needs a real GPU"):
         trace(Asks, Case(), 4, capability=AMPERE)
+
+
+class Loaded(OnGpu):
+    """Its weights come from a file, past all modes, and two of them are one."""
+
+    def build(self):
+        with _disable_current_modes(), torch._C.DisableTorchFunction():
+            first, second = nn.Linear(WIDTH, WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
+        second.weight = first.weight
+        self.model = nn.Sequential(first, second)
+        self.place()
+
+    def place(self):
+        self.model.to(self.device)
+
+
+def test_weights_that_are_loaded_for_real_are_moved_with_their_ties():
+    record = trace(Loaded, Case(), 4, capability=AMPERE).record
+    assert record.breakdown()["parameters"] == WEIGHT_BYTES
+    assert [each.num_bytes for each in record.storages].count(WEIGHT_BYTES) >= 2  # and a gradient in each step
+
+
+def test_weights_that_are_loaded_for_real_count_where_nothing_is_moved():
+    class Stays(Loaded):
+        def place(self):
+            pass
+
+        def batch(self, size):
+            return torch.ones(size, WIDTH)
+
+    traced = trace(Stays, Case(), 64, capability=AMPERE)
+    assert traced.is_unplaced
+    assert traced.record.breakdown()["parameters"] == WEIGHT_BYTES
+    assert trace(Stays, Case(), 64).record.breakdown()["parameters"] == WEIGHT_BYTES
