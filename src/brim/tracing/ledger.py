@@ -6,7 +6,7 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -128,10 +128,10 @@ class Ledger(TorchDispatchMode):
 
     @contextmanager
     def of_real_tensors(self) -> Iterator[None]:
-        """Enter the storages of real tensors in the block, outside of all other modes."""
+        """Know which real tensors are on the GPU, outside of all other modes; on the CPU none is entered twice."""
         shortcuts, self._shortcuts = self._shortcuts, None
         try:
-            with _disable_current_modes(), self:
+            with _disable_current_modes(), nullcontext() if self._places is None else self:
                 yield
         finally:
             self._shortcuts = shortcuts
@@ -245,15 +245,9 @@ class Ledger(TorchDispatchMode):
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
 
     def hand_over(self, tensor: torch.Tensor, successor: torch.Tensor) -> None:
-        """Let another tensor take the place of one that is entered, as if it had been there from the start.
-
-        One that is not, because no operation made it, is entered now, unless it is on the host.
-        """
+        """Let another tensor take the place of one that is entered, as if it had been there from the start."""
         key, storage = tensor.untyped_storage()._cdata, successor.untyped_storage()
-        if key not in self._alive:
-            if self._places is None or self._places.has(tensor):
-                self.enter(successor)
-        elif storage._cdata != key:
+        if key in self._alive:
             del self._watched[key]
             self._alive[storage._cdata] = self._alive.pop(key)
             self._watched[storage._cdata] = weakref.ref(storage, functools.partial(self._leave, storage._cdata))

@@ -147,7 +147,9 @@ def _trace(
         watch = stack.enter_context(watched(ledger))
         built = _build_faked(workload_class, asked, device)
         workload = built or _build_for_real(workload_class, asked, device, ledger, watch)
-        _fake_the_rest(workload, mode, ledger)
+        for tensor in _fake_the_rest(workload, mode, ledger):
+            if places is None or places.has(tensor):
+                ledger.enter(tensor)
         watch.name_modules(vars(workload))
         ledger.generation = stack.enter_context(generation_to_the_end())
         ledger.phase = Phase.BATCH
@@ -203,13 +205,17 @@ def _build_for_real(
     return workload
 
 
-def _fake_the_rest(workload: Workload, mode: FakeTensorMode, ledger: Ledger) -> None:
-    """Fake what a workload has of real tensors: all where it was built so, else weights that were loaded."""
+def _fake_the_rest(workload: Workload, mode: FakeTensorMode, ledger: Ledger) -> list[torch.Tensor]:
+    """Fake what a workload has of real tensors: all where it was built so, else weights that were loaded.
+
+    The fakes are returned when the real ones are gone, so that there is never memory for both.
+    """
     faker = Faker(mode)
     with torch._C.DisableTorchFunction():
         faker.workload(workload)
         for tensor, faked in faker.pairs:
             ledger.hand_over(tensor, faked)
+    return [faked for _, faked in faker.pairs]
 
 
 @contextmanager
