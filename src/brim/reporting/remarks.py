@@ -42,6 +42,11 @@ class Searched(Protocol):
         ...
 
     @property
+    def has_recurrence(self) -> bool:
+        """Whether a recurrent layer runs, of which cuDNN keeps what is not counted."""
+        ...
+
+    @property
     def is_unplaced(self) -> bool:
         """Whether nothing was put on the GPU, and so all was counted."""
         ...
@@ -73,6 +78,11 @@ def remarks(prediction: Searched, *, is_searched: bool = True) -> list[str]:
     if prediction.selects_all:
         told.append(
             "What the step selects by values (masks, nonzero) was counted whole: with less selected, more fits."
+        )
+    if prediction.has_recurrence:
+        told.append(
+            "A recurrent layer runs: what cuDNN keeps for an LSTM is not counted, and others are counted step by step "
+            "as on the CPU. Both the answer and its bounds may be far off; measure with brim find."
         )
     if prediction.is_unplaced:
         told.append(

@@ -16,6 +16,13 @@ _REDUCED_IN_PLACE = {
     _aten.binary_cross_entropy.default: 3,
 }
 _MEAN = 1
+# Matrix products, and where the first of their two operands is.
+_OPERANDS = {
+    _aten.mm.default: 0,
+    _aten.bmm.default: 0,
+    _aten.addmm.default: 1,
+    _aten.baddbmm.default: 1,
+}
 
 # Channels in one block of oneDNN's layout: nChw8c, and with AVX-512 nChw16c for more channels than that.
 _BLOCK = 8
@@ -71,6 +78,34 @@ def scratch_bytes(func: Any, args: Sequence[Any], result: Any) -> tuple[int, ...
     if func is _aten.convolution_backward.default:
         return _blocked(args[1], args[0])
     return ()
+
+
+def operand_copies(func: Any, args: Sequence[Any]) -> tuple[int, ...]:
+    """Return the sizes of the operands of a matrix product that are copied first, as no BLAS takes their strides.
+
+    Such is the gradient of a sum, which is one number that is repeated.
+    Source: `prepare_matrix_for_cublas` in torch's aten/src/ATen/native/cuda/Blas.cpp, `addmm_impl_cpu_` on the CPU.
+    """
+    first = _OPERANDS.get(func)
+    if first is None:
+        return ()
+    return tuple(each.numel() * each.element_size() for each in args[first : first + 2] if not _is_blas_matrix(each))
+
+
+def _is_blas_matrix(matrix: torch.Tensor) -> bool:
+    (num_rows, num_columns), (row, column) = matrix.shape[-2:], matrix.stride()[-2:]
+    return (column == 1 and row >= max(1, num_columns)) or (row == 1 and column >= max(1, num_rows))
+
+
+def softmax_scratch(func: Any, args: Sequence[Any]) -> tuple[int, ...]:
+    """Return what softmax's backward pass takes on CUDA: the gradient times the output.
+
+    Source: `softmax_backward_cuda_out` in torch's aten/src/ATen/native/cuda/SoftMax.cu.
+    """
+    if func is not _aten._softmax_backward_data.default:
+        return ()
+    gradient, output = args[:2]
+    return (output.numel() * max(gradient.element_size(), output.element_size()),)
 
 
 def _blocked(*images: torch.Tensor) -> tuple[int, ...]:

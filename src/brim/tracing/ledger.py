@@ -19,7 +19,7 @@ from brim.tracing.attention import backward_scratch
 from brim.tracing.backing import Backing
 from brim.tracing.cudnn import workspace_of
 from brim.tracing.generation import Generation
-from brim.tracing.kernels import result_bytes, scratch_bytes, workspace_bytes
+from brim.tracing.kernels import operand_copies, result_bytes, scratch_bytes, softmax_scratch, workspace_bytes
 from brim.tracing.origins import Origins
 from brim.tracing.places import GPU, Places
 from brim.tracing.record import Phase, Record, Storage, Workspace
@@ -45,6 +45,7 @@ class Ledger(TorchDispatchMode):
         peak_bytes: The most that was held at once.
         num_operations: Operations seen.
         selects_all: Whether something was selected by values, and so counted whole.
+        has_recurrence: Whether a recurrent layer ran.
         generation: Answers what transformers' generation asks; None where it does not run.
     """
 
@@ -76,6 +77,7 @@ class Ledger(TorchDispatchMode):
         self.peak_bytes = 0
         self.num_operations = 0
         self.selects_all = False
+        self.has_recurrence = False
         self.generation: Generation | None = None
         self._backing = backing
         self._shortcuts = shortcuts
@@ -207,8 +209,9 @@ class Ledger(TorchDispatchMode):
                             self.enter(inner)
         if self._backing is not None:
             self._hold_for_a_moment(self._backing, scratch_bytes(func, args, result))
+        self._take_for_a_moment(operand_copies(func, args))
         if self._capability is not None:
-            for moment in backward_scratch(func, args):
+            for moment in (softmax_scratch(func, args), *backward_scratch(func, args)):
                 self._take_for_a_moment(moment)
         taken = workspace_of(func, args, microbatch=self._microbatch, capability=self._capability)
         if taken is not None:
@@ -223,9 +226,7 @@ class Ledger(TorchDispatchMode):
             return
         if num_bytes is None:
             num_bytes = storage.nbytes()
-        phase = self.phase
-        if phase is Phase.FORWARD and torch._C._current_graph_task_id() != -1:
-            phase = Phase.BACKWARD
+        phase = self._current_phase()
         number = len(self._storages)
         self._storages.append(
             Storage(
@@ -252,11 +253,14 @@ class Ledger(TorchDispatchMode):
             self._alive[storage._cdata] = self._alive.pop(key)
             self._watched[storage._cdata] = weakref.ref(storage, functools.partial(self._leave, storage._cdata))
 
+    def _current_phase(self) -> Phase:
+        in_backward = self.phase is Phase.FORWARD and torch._C._current_graph_task_id() != -1
+        return Phase.BACKWARD if in_backward else self.phase
+
     def _is_moved(self, func: Any) -> bool:
         """Return whether an operator of the forward pass brings something from the host to the GPU."""
         wanted = None if self._places is None else self._places.wanted
-        is_forward = self.phase is Phase.FORWARD and torch._C._current_graph_task_id() == -1
-        return wanted == GPU and func is _TO_COPY and is_forward
+        return wanted == GPU and func is _TO_COPY and self._current_phase() is Phase.FORWARD
 
     def _enter_all(self, tensors: Sequence[torch.Tensor]) -> None:
         for tensor in tensors:
@@ -322,14 +326,18 @@ class Ledger(TorchDispatchMode):
         self.peak_bytes = max(self.peak_bytes, self.live_bytes + num_bytes)
 
     def _take_for_a_moment(self, sizes: Sequence[int]) -> None:
-        """Enter what a kernel takes on the GPU and gives back before it ends."""
-        numbers = range(len(self._storages), len(self._storages) + len(sizes))
-        for num_bytes in sizes:
-            self._storages.append(
-                Storage(num_bytes=num_bytes, phase=Phase.BACKWARD, module=self.module, origin=self._origins.current())
-            )
+        """Enter what a kernel takes and gives back before it ends."""
+        if not sizes:
+            return
+        phase, numbers = self._current_phase(), range(len(self._storages), len(self._storages) + len(sizes))
+        origin = self._origins.current() if phase is Phase.BACKWARD else ""
+        self._storages += [
+            Storage(num_bytes=num_bytes, phase=phase, module=self.module, origin=origin) for num_bytes in sizes
+        ]
         self._events += [*zip(numbers, sizes, strict=True), *((number, 0) for number in numbers)]
         self.peak_bytes = max(self.peak_bytes, self.live_bytes + sum(sizes))
+        if self._backing is not None:
+            self._hold_for_a_moment(self._backing, tuple(sizes))
 
     def _hold_for_a_moment(self, backing: Backing, sizes: tuple[int, ...]) -> None:
         self.peak_bytes = max(self.peak_bytes, self.live_bytes + sum(sizes))

@@ -74,12 +74,15 @@ class Places:
     def check(self, func: Any, args: Any) -> None:
         """Refuse to compute with tensors of both places, as CUDA does.
 
+        What a function of torch makes itself it also moves, so only what it was given is looked at.
+
         Raises:
             RuntimeError: With torch's own words, and what to do.
         """
         if func in _TOGETHER and not self.wanted:
-            on_gpu = {self.has(tensor) for tensor in _tensors(args) if tensor.dim()}
-            if len(on_gpu) > 1:
+            tensors = [tensor for tensor in _tensors(args) if tensor.dim()]
+            on_host = [_address(tensor) for tensor in tensors if not self.has(tensor)]
+            if 0 < len(on_host) < len(tensors) and any(_address(each) in on_host for each in _tensors(self.caller)):
                 raise RuntimeError(
                     "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! "
                     "Put the model and the batch on the GPU with `.to(self.device)`."
@@ -162,6 +165,10 @@ def named_device(value: Any) -> torch.device | None:
     if isinstance(value, int) and not isinstance(value, bool):
         return GPU
     return None
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
 
 
 def _tensors(values: Any) -> Iterator[torch.Tensor]:

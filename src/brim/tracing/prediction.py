@@ -129,6 +129,11 @@ class Prediction:
         return self._traced.selects_all
 
     @property
+    def has_recurrence(self) -> bool:
+        """Whether a recurrent layer runs: what cuDNN keeps for it is not counted as it is."""
+        return self._traced.has_recurrence
+
+    @property
     def is_unplaced(self) -> bool:
         """Whether the workload puts nothing on the GPU: all is counted then, as if it had."""
         return self._traced.is_unplaced
@@ -213,6 +218,7 @@ class Prediction:
             "stopped_by": self.stopped_by,
             "fits_above": self.fits_above,
             "selects_all": self.selects_all,
+            "has_recurrence": self.has_recurrence,
             "is_unplaced": self.is_unplaced,
             "other_kind": self.other_kind,
             "unread": list(self.unread),

@@ -53,8 +53,26 @@ def _index(values: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> tupl
     return _aten.index.Tensor(values, numbers), places
 
 
+def _ctc_loss(
+    log_probs: torch.Tensor, targets: torch.Tensor, *_: Any
+) -> tuple[tuple[torch.Tensor, ...], list[torch.Tensor]]:
+    """Return the losses, and for every sample and step a number for each label and each gap between labels."""
+    num_steps, num_samples = log_probs.shape[:2]
+    num_states = 2 * targets.shape[-1] + 1
+    return (log_probs.new_empty(num_samples), log_probs.new_empty(num_samples, num_steps, num_states)), []
+
+
+def _ctc_loss_backward(gradient: torch.Tensor, log_probs: torch.Tensor, *args: Any) -> tuple[Any, list[torch.Tensor]]:
+    log_alpha = args[4]
+    return torch.empty_like(log_probs), [torch.empty_like(log_alpha)]
+
+
 _SELECTIONS: Mapping[Any, Callable[..., tuple[Any, list[torch.Tensor]]]] = {
     _aten.nonzero.default: _places,
     _aten.masked_select.default: _masked_select,
     _aten.index.Tensor: _index,
+    _aten._ctc_loss.default: _ctc_loss,
+    _aten._ctc_loss.Tensor: _ctc_loss,
+    _aten._ctc_loss_backward.default: _ctc_loss_backward,
+    _aten._ctc_loss_backward.Tensor: _ctc_loss_backward,
 }

@@ -88,6 +88,11 @@ class TracedSizes:
         return any(traced.selects_all for traced in self._traces.values())
 
     @property
+    def has_recurrence(self) -> bool:
+        """Whether a recurrent layer runs, whose cuDNN kernels keep what a trace does not show."""
+        return any(traced.has_recurrence for traced in self._traces.values())
+
+    @property
     def is_unplaced(self) -> bool:
         """Whether the workload puts nothing on the GPU, and so all was counted."""
         return any(traced.is_unplaced for traced in self._traces.values())

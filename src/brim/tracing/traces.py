@@ -49,12 +49,15 @@ _NEEDS_GPU = (
     "No CUDA GPUs",
     "not linked with support for cuda",
 )
+# How torch says that a tensor is sparse.
+_SPARSE = "Cannot access storage of"
 # How torch says that a fake tensor has no values to show.
 _NUMPY = ".numpy() is not supported"
 # How people say so in checks of their own while they build; later, CUDA in a message says no such thing.
 _SAYS_GPU = re.compile(r"\b(gpus?|cuda)\b", re.IGNORECASE)
 _HERE = str(Path(__file__).parent)
 _TORCH = str(Path(torch.__file__).parent)
+_OPTIMIZERS = str(Path(torch.optim.__file__).parent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +68,7 @@ class Trace:
         held_bytes: What was live after each step.
         record: Every storage with its lifetime.
         selects_all: Whether something was selected by values, and so counted whole.
+        has_recurrence: Whether a recurrent layer ran, whose cuDNN kernels keep what a trace does not show.
         asks_gpu: Whether the workload asked which GPU it runs on, so that others may trace otherwise.
         is_unplaced: Whether the workload puts nothing on the GPU, and so all was counted.
         unread: The names of the case that the workload never asked for.
@@ -77,6 +81,7 @@ class Trace:
     held_bytes: tuple[int, ...]
     record: Record
     selects_all: bool = False
+    has_recurrence: bool = False
     asks_gpu: bool = False
     is_unplaced: bool = False
     unread: tuple[str, ...] = ()
@@ -173,6 +178,7 @@ def _trace(
         held_bytes=tuple(held_bytes),
         record=record,
         selects_all=ledger.selects_all,
+        has_recurrence=ledger.has_recurrence,
         asks_gpu=answers is not None and answers.is_asked,
         unread=asked.unread,
         missed=asked.missed,
@@ -236,6 +242,11 @@ def _not_on_fakes(error: Exception, phase: str) -> str | None:
     None where the error may be the user's own.
     """
     where = _users_line(error)
+    if isinstance(error, DataDependentOutputException) and _is_optimizers(error):
+        return (
+            f"{where} runs an optimizer that asks for values, which a trace does not have. Predict with another that "
+            "keeps as much."
+        )
     if isinstance(error, DataDependentOutputException):
         return (
             f"{where} asks for a tensor's value ({error.func}), which a trace does not have. "
@@ -255,6 +266,8 @@ def _not_on_fakes(error: Exception, phase: str) -> str | None:
         )
     first_line = _first_line(error)
     told = f"{where} raises {type(error).__name__}: {first_line}"
+    if _SPARSE in first_line:
+        return f"{told}. What is sparse is not counted: use sparse=False in the workload, which needs more."
     if _NUMPY in first_line:
         return f"{told} A trace has no values for NumPy: keep that out of the workload's {phase}."
     is_check = phase == "build" and isinstance(error, (AssertionError, RuntimeError)) and _SAYS_GPU.search(str(error))
@@ -264,6 +277,13 @@ def _not_on_fakes(error: Exception, phase: str) -> str | None:
             "`.to(self.device)` alone, and leave the rest out of the workload."
         )
     return None
+
+
+def _is_optimizers(error: Exception) -> bool:
+    """Return whether it was raised by an optimizer of torch itself, not by what that calls."""
+    frames = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    asking = [name for name in frames if name.startswith(_OPTIMIZERS) or not name.startswith((_HERE, _TORCH, "<"))]
+    return bool(asking) and asking[-1].startswith(_OPTIMIZERS)
 
 
 def _first_line(error: Exception) -> str:

@@ -78,6 +78,7 @@ class Watch:
         """A module's forward pass begins."""
         if id(module) not in self._names:
             self._name(module)
+        self._ledger.has_recurrence |= isinstance(module, nn.RNNBase)
         self._stack.append(self._ledger.module)
         self._ledger.run_module(self._names[id(module)])
 

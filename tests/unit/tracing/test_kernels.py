@@ -7,6 +7,7 @@ import brim
 from brim.cases import Case
 from brim.tracing import trace
 from brim.tracing.kernels import workspace_bytes
+from brim.tracing.record import Phase
 
 _LAYER = torch.ops.aten.mkldnn_rnn_layer.default
 _LSTM_MODE = 2
@@ -53,3 +54,36 @@ def test_a_trace_holds_the_workspaces_of_an_lstm_until_the_backward_pass_on_the_
     workspaces = 2 * workspace_bytes(_LAYER, layer_arguments(10, 4, 64, 64))
     assert trace(Lstm, Case(), 4).record.breakdown()["activations"] > workspaces
     assert trace(Lstm, Case(), 4, capability=(8, 0)).record.breakdown()["activations"] < workspaces
+
+
+class SumsUp(brim.Workload):
+    """The gradient of a sum is one number that is repeated, which a matrix product copies first."""
+
+    def build(self):
+        self.model = nn.Sequential(nn.Linear(512, 512), nn.Linear(512, 512)).to(self.device)
+
+    def batch(self, size):
+        return torch.ones(size, 512, device=self.device)
+
+    def step(self, batch):
+        self.model(batch).sum().backward()
+        self.model.zero_grad()
+
+
+class Attends(SumsUp):
+    def step(self, batch):
+        (self.model(batch).softmax(-1) ** 2).sum().backward()
+        self.model.zero_grad()
+
+
+def test_a_product_with_a_repeated_number_holds_a_copy_of_it():
+    record = trace(SumsUp, Case(), 4096, steps=1).record
+    products = [each.num_bytes for each in record.storages if each.phase is Phase.BACKWARD]
+    # The gradient of the first layer's output, and a copy for each of the products that lead to it and to the weight.
+    assert products.count(4096 * 512 * 4) == 3
+
+
+def test_the_backward_pass_of_softmax_holds_a_product_on_cuda():
+    on_cpu, on_cuda = (trace(Attends, Case(), 4096, capability=each).record for each in (None, (8, 6)))
+    sizes = [[each.num_bytes for each in record.storages].count(4096 * 512 * 4) for record in (on_cpu, on_cuda)]
+    assert sizes[1] - sizes[0] == 2  # in each of the two steps

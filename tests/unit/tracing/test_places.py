@@ -335,3 +335,48 @@ def test_weights_that_are_loaded_for_real_count_where_nothing_is_moved():
     assert traced.is_unplaced
     assert traced.record.breakdown()["parameters"] == WEIGHT_BYTES
     assert trace(Stays, Case(), 64).record.breakdown()["parameters"] == WEIGHT_BYTES
+
+
+def test_the_host_may_compute_with_itself_and_torch_with_what_it_moves():
+    class Speaks(OnGpu):
+        def step(self, batch):
+            lengths = torch.full((len(batch),), 8)
+            lengths = lengths + lengths
+            log_probs = self.model(batch)[None].expand(16, -1, -1).log_softmax(-1)
+            targets = torch.ones(len(batch), 5, dtype=torch.long, device=self.device)
+            nn.functional.ctc_loss(log_probs, targets, lengths, torch.full((len(batch),), 5)).backward()
+            self.model.zero_grad()
+
+    record = trace(Speaks, Case(), 4, capability=AMPERE).record
+    # Four samples, sixteen steps, five labels and the six gaps around them.
+    assert 4 * 16 * (2 * 5 + 1) * 4 in [each.num_bytes for each in record.storages]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "layer", "told"),
+    [
+        (torch.optim.LBFGS, nn.Linear(WIDTH, WIDTH), "runs an optimizer that asks for values"),
+        (torch.optim.SGD, nn.Embedding(WIDTH, WIDTH, sparse=True), "use sparse=False"),
+    ],
+)
+def test_what_cannot_be_traced_is_told_with_what_to_do(optimizer, layer, told):
+    class Trains(OnGpu):
+        def build(self):
+            self.model = layer.to(self.device)
+            self.optimizer = optimizer(self.model.parameters(), lr=0.1)
+
+        def batch(self, size):
+            is_embedding = isinstance(layer, nn.Embedding)
+            return torch.zeros(size, WIDTH, device=self.device, dtype=torch.long if is_embedding else torch.float32)
+
+        def step(self, batch):
+            def loss():
+                self.optimizer.zero_grad()
+                value = self.model(batch).sum()
+                value.backward()
+                return value
+
+            self.optimizer.step(loss)
+
+    with pytest.raises(TraceError, match=told):
+        trace(Trains, Case(), 4, capability=AMPERE)

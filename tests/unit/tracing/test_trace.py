@@ -149,6 +149,19 @@ def test_the_traced_peak_is_the_allocators_real_one(size):
     assert trace(Mlp, Case(), size).peak_bytes == pytest.approx(real_peak(Mlp, size), rel=0.005)
 
 
+class SumsUp(Mlp):
+    """The gradient of a sum is one number that is repeated, which matrix products copy first."""
+
+    def step(self, batch):
+        self.model(batch).sum().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+def test_operands_that_no_blas_takes_are_copied():
+    assert trace(SumsUp, Case(), 20_000).peak_bytes == pytest.approx(real_peak(SumsUp, 20_000), rel=0.005)
+
+
 @pytest.mark.parametrize("workload_class", [Own, Views, InPython])
 def test_gradients_are_added_in_place_where_autograd_does_it(workload_class):
     assert trace(workload_class, Case(), 1000).peak_bytes == pytest.approx(real_peak(workload_class, 1000), rel=0.005)
