@@ -53,7 +53,7 @@ def command(
     The step runs on fake tensors, and CUDA's allocator is replayed over what it asks for.
     """
     from brim.cases import parse_cases
-    from brim.cli.output import telling
+    from brim.cli.output import print_json_error, telling
     from brim.cli.prediction_output import print_predictions, say_failures
     from brim.cli.signals import end_like_ctrl_c
 
@@ -85,9 +85,11 @@ def command(
                 break
     if predictions:
         print_predictions(workload, predictions, microbatch=microbatch, as_json=json, failures=failures)
+    elif json and failures and isinstance(failures[-1], KeyboardInterrupt):
+        print_json_error(failures[-1])  # typer makes a mere exit code of it
     if failures:
-        say_failures(failures[1:])
-        raise failures[0]
+        say_failures(failures[:-1])
+        raise failures[-1]  # where it was interrupted, that
     return 0 if all(_fits_anywhere(predictions, each, microbatch) for each in cases) else NOTHING_FITS
 
 

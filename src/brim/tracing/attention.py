@@ -13,6 +13,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from brim.tracing.kernels import FLOAT32_BYTES, round_up
+
 _aten = torch.ops.aten
 _HALF = (torch.float16, torch.bfloat16)
 # Flash attention needs Ampere or newer.
@@ -28,7 +30,6 @@ _FLASH_COLUMNS = 32
 _FLASH_WIDE_COLUMNS = 192  # wider than this, a head has 256
 # The tiles in which memory-efficient attention adds up the queries' gradient. Larger heads have larger ones.
 _EFFICIENT_TILE = 64
-_FLOAT32_BYTES = 4
 
 
 def has_flash_attention(capability: tuple[int, int]) -> bool:
@@ -107,20 +108,16 @@ def backward_scratch(func: Any, args: Sequence[Any]) -> tuple[tuple[int, ...], .
 def _flash_scratch(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[int, ...]:
     """Return the sums of the softmax, the queries' gradient in float32, and keys and values repeated for all heads."""
     num_samples, num_heads, num_queries, head = query.shape
-    rows = num_samples * num_heads * _round_up(num_queries, _FLASH_QUERIES)
-    columns = _round_up(head, _FLASH_COLUMNS) if head <= _FLASH_WIDE_COLUMNS else _FLASH_HEAD
+    rows = num_samples * num_heads * round_up(num_queries, _FLASH_QUERIES)
+    columns = round_up(head, _FLASH_COLUMNS) if head <= _FLASH_WIDE_COLUMNS else _FLASH_HEAD
     repeated = [] if key.shape[1] == num_heads else [each.nbytes // key.shape[1] * num_heads for each in (key, value)]
-    return rows * _FLOAT32_BYTES, rows * columns * _FLOAT32_BYTES, *repeated
+    return rows * FLOAT32_BYTES, rows * columns * FLOAT32_BYTES, *repeated
 
 
 def _efficient_scratch(query: torch.Tensor, value: torch.Tensor) -> tuple[tuple[int, ...], ...]:
     """Return what the sums of the softmax take, where no kernel computes them, then they and the queries' gradient."""
     num_samples, num_heads, num_queries, head = query.shape
-    sums_bytes = num_samples * num_heads * num_queries * _FLOAT32_BYTES
-    tiles = _round_up(num_queries, _EFFICIENT_TILE) * _round_up(head, _EFFICIENT_TILE)
-    held = (sums_bytes, num_samples * num_heads * tiles * _FLOAT32_BYTES)
+    sums_bytes = num_samples * num_heads * num_queries * FLOAT32_BYTES
+    tiles = round_up(num_queries, _EFFICIENT_TILE) * round_up(head, _EFFICIENT_TILE)
+    held = (sums_bytes, num_samples * num_heads * tiles * FLOAT32_BYTES)
     return (held,) if query.dtype in _HALF else ((sums_bytes * value.shape[-1],), held)
-
-
-def _round_up(value: int, unit: int) -> int:
-    return -(-value // unit) * unit

@@ -32,7 +32,7 @@ _WIDE_BLOCK = 16
 _CACHE_LINE_BYTES = 64
 _ALIASING_COLUMNS = 256
 _PAGE_BYTES = 4096
-_FLOAT32_BYTES = 4
+FLOAT32_BYTES = 4
 _NUM_LSTM_GATES = 4
 
 
@@ -64,7 +64,7 @@ def workspace_bytes(func: Any, args: Sequence[Any]) -> int:
         *[(num_state_rows, widest)] * 3,  # states, gradients of outputs, gradients of states
         *[(num_state_rows, num_hidden)] * 2,  # cells, gradients of cells
     )
-    return sum(_round_up(rows * columns * _FLOAT32_BYTES, _PAGE_BYTES) for rows, columns in matrices)
+    return sum(round_up(rows * columns * FLOAT32_BYTES, _PAGE_BYTES) for rows, columns in matrices)
 
 
 def scratch_bytes(func: Any, args: Sequence[Any], result: Any) -> tuple[int, ...]:
@@ -118,15 +118,16 @@ def _blocked_bytes(image: torch.Tensor) -> int:
     num_channels = image.shape[1]
     is_wide = num_channels > _BLOCK and torch.backends.cpu.get_cpu_capability() == "AVX512"
     block = _WIDE_BLOCK if is_wide else _BLOCK
-    padded = _round_up(num_channels, block)
+    padded = round_up(num_channels, block)
     return image.numel() // max(num_channels, 1) * padded * image.element_size()
 
 
 def _padded_columns(num_columns: int) -> int:
-    line = _CACHE_LINE_BYTES // _FLOAT32_BYTES
-    padded = _round_up(num_columns, line)
+    line = _CACHE_LINE_BYTES // FLOAT32_BYTES
+    padded = round_up(num_columns, line)
     return padded if padded % _ALIASING_COLUMNS else padded + line
 
 
-def _round_up(value: int, unit: int) -> int:
+def round_up(value: int, unit: int) -> int:
+    """Return the next multiple of a unit."""
     return -(-value // unit) * unit
