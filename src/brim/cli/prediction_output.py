@@ -66,7 +66,7 @@ def _print_document(documents: Sequence[Mapping[str, Any]], failures: Sequence[B
     if len(documents) == 1 and not failures:
         print_json(documents[0])
         return
-    errors = {"error": describe(failures[0])} if failures else {}
+    errors = {"error": describe(failures[-1])} if failures else {}  # the one that is raised
     print_json({"schema": documents[0]["schema"], "predictions": documents, **errors})
     for failure in failures:
         if isinstance(failure, BrimError):
