@@ -81,8 +81,8 @@ def remarks(prediction: Searched, *, is_searched: bool = True) -> list[str]:
         )
     if prediction.has_recurrence:
         told.append(
-            "A recurrent layer runs: what cuDNN keeps for an LSTM is not counted, and others are counted step by step "
-            "as on the CPU. Both the answer and its bounds may be far off; measure with brim find."
+            "A recurrent layer runs: what cuDNN keeps for it is estimated by what it kept in 2017, so the bounds may "
+            "be too close. Measure with brim find."
         )
     if prediction.is_unplaced:
         told.append(

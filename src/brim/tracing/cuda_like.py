@@ -20,6 +20,7 @@ from torch import _meta_registrations
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
+from brim.tracing import packing, recurrence
 from brim.tracing.attention import attend
 from brim.tracing.autocast import cuda_autocast_policy
 from brim.tracing.gpu_questions import GpuAnswers, gpu_that_answers
@@ -50,6 +51,7 @@ def as_on_cuda(capability: tuple[int, int], places: Places) -> Iterator[GpuAnswe
         # Shapes that differ between devices are asked for by this name.
         hint = partial(_kernels_of, _meta_registrations.device_hint, places)
         stack.enter_context(mock.patch.object(_meta_registrations, "device_hint", hint))
+        stack.enter_context(recurrence.weights_in_one_buffer(places.has))
         stack.enter_context(functions)
         yield answers
 
@@ -91,6 +93,8 @@ class _CudaFunctions(TorchFunctionMode):
         self._places = places
         # What is treated apart whatever its arguments; most calls are none of these, and there are thousands.
         self._own: dict[Any, Callable[..., Any]] = {
+            **packing.FUNCTIONS,
+            **recurrence.FUNCTIONS,
             _ATTENTION: self.attend,
             torch.Tensor.to: self._to,
             torch.Tensor.cuda: self._to_gpu,

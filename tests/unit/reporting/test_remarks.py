@@ -23,7 +23,7 @@ def test_where_no_cap_was_given_none_is_spoken_of():
 
 
 def test_a_workload_that_is_not_what_it_says_is_told_so():
-    assert "may be far off" in remarks(ended(has_recurrence=True))[0]
+    assert "bounds may be too close" in remarks(ended(has_recurrence=True))[0]
     assert "put on self.device" in remarks(ended(is_unplaced=True), is_searched=False)[0]
     assert 'no backward pass: say kind = "eval"' in remarks(ended(other_kind="eval"), is_searched=False)[0]
     assert 'a backward pass: say kind = "train"' in remarks(ended(other_kind="train"), is_searched=False)[0]
