@@ -47,6 +47,11 @@ class Searched(Protocol):
         ...
 
     @property
+    def token_stride(self) -> int:
+        """Of how many tokens of a long generation one is replayed."""
+        ...
+
+    @property
     def is_unplaced(self) -> bool:
         """Whether nothing was put on the GPU, and so all was counted."""
         ...
@@ -83,6 +88,11 @@ def remarks(prediction: Searched, *, is_searched: bool = True) -> list[str]:
         told.append(
             "A recurrent layer runs: what cuDNN keeps for it is estimated by what it kept in 2017, so the bounds may "
             "be too close. Measure with brim find."
+        )
+    if prediction.token_stride > 1:
+        told.append(
+            f"A long generation: one token in {prediction.token_stride} was replayed, so the answer may be up to a "
+            "tenth too high. Measure with brim find."
         )
     if prediction.is_unplaced:
         told.append(

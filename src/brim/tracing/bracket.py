@@ -31,23 +31,36 @@ class Bracket:
     above: int | None
 
 
-def halve(fits: Callable[[int], bool], *, cap: int) -> Bracket:
+def halve(fits: Callable[[int], bool], *, cap: int, cannot: Callable[[int], bool] = lambda size: False) -> Bracket:
     """Find where sizes up to `cap` stop to fit, exactly, by doubling and then halving the step.
+
+    Args:
+        fits: Returns whether a size fits, and takes its time.
+        cap: The largest size to look at.
+        cannot: Returns at once whether a size is far too large: so the doubled sizes are looked at from above.
 
     >>> halve(lambda size: size <= 23, cap=64)
     Bracket(largest=23, above=24)
     """
-    low, high = 0, 1
-    while high < cap and fits(high):
-        low, high = high, high * 2
+    high = 1
+    while high < cap and not cannot(high):
+        high *= 2
     if high >= cap:
-        if fits(cap):
-            return Bracket(largest=cap, above=None)
         high = cap
+        if not cannot(cap) and fits(cap):
+            return Bracket(largest=cap, above=None)
+    low = _doubled_below(high)
+    while low and not fits(low):
+        low, high = low // 2, low
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return Bracket(largest=low, above=high)
+
+
+def _doubled_below(size: int) -> int:
+    """Return the largest power of two below a size; 0 below 1."""
+    return 1 << (size - 1).bit_length() - 1 if size > 1 else 0
 
 
 def close_in(

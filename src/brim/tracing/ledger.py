@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from brim.tracing.attention import backward_scratch
 from brim.tracing.backing import Backing
 from brim.tracing.cudnn import workspace_of
+from brim.tracing.decoding import Tokens
 from brim.tracing.generation import Generation
 from brim.tracing.kernels import operand_copies, result_bytes, scratch_bytes, softmax_scratch, workspace_bytes
 from brim.tracing.origins import Origins
@@ -46,6 +47,7 @@ class Ledger(TorchDispatchMode):
         num_operations: Operations seen.
         selects_all: Whether something was selected by values, and so counted whole.
         has_recurrence: Whether a recurrent layer ran.
+        token_stride: Of how many tokens of a long generation one is entered.
         generation: Answers what transformers' generation asks; None where it does not run.
     """
 
@@ -78,6 +80,7 @@ class Ledger(TorchDispatchMode):
         self.num_operations = 0
         self.selects_all = False
         self.has_recurrence = False
+        self.token_stride = 1
         self.generation: Generation | None = None
         self._backing = backing
         self._shortcuts = shortcuts
@@ -97,6 +100,7 @@ class Ledger(TorchDispatchMode):
         # The storages of a gradient and of its sum with another, and the peak before the sum was made.
         self._sum: tuple[int, int, int] | None = None
         self._origins = Origins()
+        self._tokens: Tokens | None = None
 
     @property
     def record(self) -> Record:
@@ -114,6 +118,29 @@ class Ledger(TorchDispatchMode):
         self._origins.clear()
         self._step_starts.append(len(self._storages))
         self._step_events.append(len(self._events))
+
+    def begin_tokens(self) -> None:
+        """Note that a generation begins, which decodes one token after the other."""
+        self._tokens = Tokens(self._storages, self._events) if self._backing is None else None
+
+    def end_token(self) -> bool:
+        """Note that a token is decoded, and return whether all that follow are known by those before."""
+        if self._tokens is None:
+            return False
+        self._tokens.end_token()
+        return self._tokens.period() is not None
+
+    def add_tokens(self, num_tokens: int) -> None:
+        """Enter tokens that are known by those before; what lives on is what the last of them made."""
+        assert self._tokens is not None
+        self.token_stride = max(self.token_stride, self._tokens.stride(num_tokens))
+        heirs = self._tokens.add(num_tokens)
+        for key, (number, _, address) in list(self._alive.items()):
+            if number in heirs:
+                self._alive[key] = (heirs[number], self._storages[heirs[number]].num_bytes, address)
+        self.live_bytes = sum(num_bytes for _, num_bytes, _ in self._alive.values())
+        self.peak_bytes = max(self.peak_bytes, self.record.peak()[0])
+        self._tokens = None
 
     def run_module(self, name: str) -> None:
         """Note that a module runs from now on."""

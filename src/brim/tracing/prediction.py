@@ -31,6 +31,9 @@ _BEYOND = 0.15
 # By how much the memory of a job may differ from its prediction, as a share: what the libraries take for themselves.
 # Source: 84 of 89 measured runs lie within it (benchmarks/prediction.py xmem).
 DOUBT = 0.05
+# How much too large the answer may be where not every token of a generation is replayed, as a share. Source: one token
+# in 15 of four layers of Llama with 8 tokens before and 256 after is 9% too large (`benchmarks/prediction.py tokens`).
+STRIDE_DOUBT = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +99,8 @@ class Prediction:
         """Honest bounds on `largest`; off the line they are interpolated between the sizes that were traced."""
         found = self._found
         low, high = self._bounds
+        if self.token_stride > 1:
+            low = min(low, int(found.largest * (1 - STRIDE_DOUBT)))
         most = found.largest if found.above is None else max(high, found.largest, self.fits_above or 0)
         return min(low, found.largest), most
 
@@ -132,6 +137,11 @@ class Prediction:
     def has_recurrence(self) -> bool:
         """Whether a recurrent layer runs: what cuDNN keeps for it is not counted as it is."""
         return self._traced.has_recurrence
+
+    @property
+    def token_stride(self) -> int:
+        """Of how many tokens of a long generation one is replayed."""
+        return self._traced.token_stride
 
     @property
     def is_unplaced(self) -> bool:
@@ -219,6 +229,7 @@ class Prediction:
             "fits_above": self.fits_above,
             "selects_all": self.selects_all,
             "has_recurrence": self.has_recurrence,
+            "token_stride": self.token_stride,
             "is_unplaced": self.is_unplaced,
             "other_kind": self.other_kind,
             "unread": list(self.unread),

@@ -7,7 +7,7 @@ traces) is decided without torch.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -154,6 +154,25 @@ class Record:
             if storage.phase in (Phase.FORWARD, Phase.BACKWARD) and storage.kind is None:
                 held[storage.module] += storage.num_bytes
         return held.most_common(1)[0][0] if held else ""
+
+
+def most_live(events: Iterable[tuple[int, int]]) -> int:
+    """Return the most bytes that are live at once, given births (number, bytes) and deaths (number, 0).
+
+    >>> most_live([(0, 8), (1, 4), (0, 0), (2, 6)])
+    12
+    """
+    sizes: dict[int, int] = {}
+    live = most = 0
+    for number, num_bytes in events:
+        if num_bytes:
+            sizes[number] = num_bytes
+            live += num_bytes
+            if live > most:
+                most = live
+        else:
+            live -= sizes.get(number, 0)
+    return most
 
 
 def largest_modules(held: Mapping[str, int]) -> dict[str, int]:

@@ -89,12 +89,19 @@ class Replays:
                 cap=lambda: min(self._cap, self._traced.most_affordable),
                 start=start,
             )
-        found = halve(lambda size: self.fits(size, capacity_bytes), cap=self._cap)
+        found = self._halve(capacity_bytes, cap=self._cap)
         # The allocator may serve one size by luck and not those just below it: an answer has neighbours that fit.
         while unsteady := self._unsteady(found.largest, capacity_bytes):
-            found = halve(lambda size: self.fits(size, capacity_bytes), cap=unsteady - 1)
+            found = self._halve(capacity_bytes, cap=unsteady - 1)
             found = Bracket(largest=found.largest, above=found.above or unsteady)
         return found
+
+    def _halve(self, capacity_bytes: int, *, cap: int) -> Bracket:
+        return halve(
+            lambda size: self.fits(size, capacity_bytes),
+            cap=cap,
+            cannot=lambda size: self._traced.peak_bytes(size) > capacity_bytes,
+        )
 
     def bounds(self, found: Bracket, capacity_bytes: int, doubt_bytes: int) -> tuple[int, int]:
         """Return the largest sizes for less and for more capacity, given what was found for just as much.

@@ -12,7 +12,7 @@ from brim.tracing import cudnn
 from brim.tracing.attention import has_flash_attention
 from brim.tracing.leaks import check_leak, held_by_steps
 from brim.tracing.line import RecordLine, line_through
-from brim.tracing.record import Phase, Record
+from brim.tracing.record import Phase, Record, most_live
 from brim.tracing.repetition import Repetition, repetition_of
 from brim.tracing.traces import Trace, trace
 from brim.workload import Workload
@@ -55,6 +55,7 @@ class TracedSizes:
         self._tell = tell
         self._traces: dict[int, Trace] = {}
         self._repetitions: dict[int, Repetition | None] = {}
+        self._peaks: dict[int, int] = {}
         self._steps: int | None = None
         low, high = _FIRST_SIZES
         if len(self._trace(low).held_bytes) < _STEPS_WITH_STATE and held_by_steps(self._trace(low).record):
@@ -91,6 +92,11 @@ class TracedSizes:
     def has_recurrence(self) -> bool:
         """Whether a recurrent layer runs, whose cuDNN kernels keep what a trace does not show."""
         return any(traced.has_recurrence for traced in self._traces.values())
+
+    @property
+    def token_stride(self) -> int:
+        """Of how many tokens of a long generation one is entered."""
+        return max(traced.token_stride for traced in self._traces.values())
 
     @property
     def is_unplaced(self) -> bool:
@@ -145,6 +151,12 @@ class TracedSizes:
         if self._line is None or not self.is_on_line(microbatch):
             return self._trace(microbatch).record.events
         return self._line.events_at(microbatch)
+
+    def peak_bytes(self, microbatch: int) -> int:
+        """Return the most bytes that are live at once: the least that a microbatch takes."""
+        if microbatch not in self._peaks:
+            self._peaks[microbatch] = most_live(self.events(microbatch))
+        return self._peaks[microbatch]
 
     def cache_drops(self, microbatch: int) -> frozenset[int]:
         """Return which of those events are moments at which the cache is given back."""

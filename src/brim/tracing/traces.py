@@ -69,6 +69,7 @@ class Trace:
         record: Every storage with its lifetime.
         selects_all: Whether something was selected by values, and so counted whole.
         has_recurrence: Whether a recurrent layer ran, whose cuDNN kernels keep what a trace does not show.
+        token_stride: Of how many tokens of a long generation one was entered.
         asks_gpu: Whether the workload asked which GPU it runs on, so that others may trace otherwise.
         is_unplaced: Whether the workload puts nothing on the GPU, and so all was counted.
         unread: The names of the case that the workload never asked for.
@@ -82,6 +83,7 @@ class Trace:
     record: Record
     selects_all: bool = False
     has_recurrence: bool = False
+    token_stride: int = 1
     asks_gpu: bool = False
     is_unplaced: bool = False
     unread: tuple[str, ...] = ()
@@ -156,7 +158,7 @@ def _trace(
             if places is None or places.has(tensor):
                 ledger.enter(tensor)
         watch.name_modules(vars(workload))
-        ledger.generation = stack.enter_context(generation_to_the_end())
+        ledger.generation = stack.enter_context(generation_to_the_end(ledger))
         ledger.phase = Phase.BATCH
         with _phase("batch"):
             batch = workload.batch(microbatch)
@@ -179,6 +181,7 @@ def _trace(
         record=record,
         selects_all=ledger.selects_all,
         has_recurrence=ledger.has_recurrence,
+        token_stride=ledger.token_stride,
         asks_gpu=answers is not None and answers.is_asked,
         unread=asked.unread,
         missed=asked.missed,

@@ -4,7 +4,14 @@ import pytest
 
 from brim.reporting.remarks import remarks
 
-_NOTHING_ELSE = {"has_recurrence": False, "other_kind": None, "unread": (), "missed": (), "kept_bytes": 0}
+_NOTHING_ELSE = {
+    "has_recurrence": False,
+    "token_stride": 1,
+    "other_kind": None,
+    "unread": (),
+    "missed": (),
+    "kept_bytes": 0,
+}
 
 
 def ended(**how):
@@ -24,6 +31,7 @@ def test_where_no_cap_was_given_none_is_spoken_of():
 
 def test_a_workload_that_is_not_what_it_says_is_told_so():
     assert "bounds may be too close" in remarks(ended(has_recurrence=True))[0]
+    assert "one token in 3 was replayed" in remarks(ended(token_stride=3))[0]
     assert "put on self.device" in remarks(ended(is_unplaced=True), is_searched=False)[0]
     assert 'no backward pass: say kind = "eval"' in remarks(ended(other_kind="eval"), is_searched=False)[0]
     assert 'a backward pass: say kind = "train"' in remarks(ended(other_kind="train"), is_searched=False)[0]
