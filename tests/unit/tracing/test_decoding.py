@@ -12,6 +12,7 @@ from brim.tracing.record import Phase, Storage
 
 AMPERE = (8, 6)
 NUM_NEW = 60
+NUM_AFTERWARDS = 20
 
 
 class Generate(brim.Workload):
@@ -68,9 +69,9 @@ def test_a_long_generation_is_what_it_would_be_if_every_token_were_traced(worklo
     )  # what is made after the last token is shorter
     assert short.record.breakdown() == pytest.approx(whole.record.breakdown(), rel=0.01)
     sizes = [[each.num_bytes for each in traced.record.storages if each.num_bytes] for traced in (short, whole)]
-    num_last = len(sizes[1]) - len(sizes[0])  # a few are made after the last token
-    assert abs(num_last) < 10
-    assert [a for a, b in zip(*sizes, strict=False) if a != b] == []
+    assert abs(len(sizes[1]) - len(sizes[0])) <= 1
+    # Only what is made after the last token differs: the cache of beams once more in another order, and the texts.
+    assert sizes[0][:-NUM_AFTERWARDS] == sizes[1][: len(sizes[0]) - NUM_AFTERWARDS]
 
 
 def test_the_texts_are_as_long_as_they_would_be():
