@@ -47,6 +47,16 @@ class Searched(Protocol):
         ...
 
     @property
+    def is_random(self) -> bool:
+        """Whether random numbers decide what runs."""
+        ...
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether an optimizer was not seen to step twice."""
+        ...
+
+    @property
     def token_stride(self) -> int:
         """Of how many tokens of a long generation one is replayed."""
         ...
@@ -88,6 +98,16 @@ def remarks(prediction: Searched, *, is_searched: bool = True) -> list[str]:
         told.append(
             "A recurrent layer runs: what cuDNN keeps for it is estimated by what it kept in 2017, so the bounds may "
             "be too close. Measure with brim find."
+        )
+    if prediction.is_random:
+        told.append(
+            "Random numbers decide what batch or step makes: the answer is for the largest of four draws. Make both "
+            "the worst case."
+        )
+    if prediction.is_waiting:
+        told.append(
+            "The workload has an optimizer that was not seen to step twice, so what it keeps may be missing. Let every "
+            "step run it."
         )
     if prediction.token_stride > 1:
         told.append(

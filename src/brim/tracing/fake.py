@@ -16,7 +16,7 @@ from torch.autograd.graph import _engine_run_backward, saved_tensors_hooks
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._python_dispatch import _disable_current_modes
 
-from brim.tracing import unknown
+from brim.tracing.unknown import CONCERNED, Values
 
 # Up to this many elements, what is made on the host keeps its values: libraries ask for them.
 _KNOWN_ELEMENTS = 4096
@@ -38,10 +38,11 @@ _FACTORIES = frozenset(
 
 
 @contextmanager
-def fake_tensors(*, on_cuda: bool = False) -> Iterator[FakeTensorMode]:
+def fake_tensors(values: Values | None = None, *, on_cuda: bool = False) -> Iterator[FakeTensorMode]:
     """Make every tensor that is created in the block a fake one, and let modules be moved as usual.
 
     Args:
+        values: Answers questions about their values.
         on_cuda: Whether the workload runs on a GPU, so that a tensor made on the CPU by name is no part of it.
     """
     with (
@@ -54,7 +55,7 @@ def fake_tensors(*, on_cuda: bool = False) -> Iterator[FakeTensorMode]:
         # A copy of a module's tensors would copy their mode too, and every view of a stranger's tensor is a new one.
         mock.patch.object(FakeTensorMode, "__deepcopy__", _itself, create=True),
         FakeTensorMode(allow_non_fake_inputs=True) as mode,
-        _KnownValues(mode, on_cuda=on_cuda),
+        _KnownValues(mode, values or Values(), on_cuda=on_cuda),
     ):
         yield mode
 
@@ -93,9 +94,10 @@ def modes_in_autograd() -> Iterator[None]:
 class _KnownValues(TorchFunctionMode):
     """Answers questions about values: small tensors on the host are made for real, of others little is known."""
 
-    def __init__(self, mode: FakeTensorMode, *, on_cuda: bool) -> None:
+    def __init__(self, mode: FakeTensorMode, values: Values, *, on_cuda: bool) -> None:
         super().__init__()
         self._mode = mode
+        self._values = values
         self._host_devices = (None, "cpu", torch.device("cpu")) if on_cuda else (None,)
 
     def __torch_function__(
@@ -110,8 +112,8 @@ class _KnownValues(TorchFunctionMode):
             return func(*args, **kwargs)
         if func is torch.Tensor.__deepcopy__ and isinstance(args[0], FakeTensor):
             return _deep_copy(*args)
-        if func in unknown.CONCERNED:
-            result = unknown.answer(func, args, kwargs)
+        if func in CONCERNED:
+            result = self._values.answer(func, args, kwargs)
             return func(*args, **kwargs) if result is NotImplemented else result
         if func not in _FACTORIES or kwargs.get("device") not in self._host_devices:
             return func(*args, **kwargs)

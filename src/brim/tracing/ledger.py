@@ -26,6 +26,7 @@ from brim.tracing.places import GPU, Places
 from brim.tracing.record import Phase, Record, Storage, Workspace
 from brim.tracing.selections import PUTS, places_of, select_all
 from brim.tracing.shortcuts import Shortcuts
+from brim.tracing.unknown import Values
 
 _DEVICE_OF = torch.ops.prim.device.default
 _ADD = torch.ops.aten.add.Tensor
@@ -49,6 +50,7 @@ class Ledger(TorchDispatchMode):
         has_recurrence: Whether a recurrent layer ran.
         token_stride: Of how many tokens of a long generation one is entered.
         generation: Answers what transformers' generation asks; None where it does not run.
+        values: Remembers what was refused.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class Ledger(TorchDispatchMode):
         self.has_recurrence = False
         self.token_stride = 1
         self.generation: Generation | None = None
+        self.values = Values()
         self._backing = backing
         self._shortcuts = shortcuts
         self._capability = capability
@@ -202,10 +205,10 @@ class Ledger(TorchDispatchMode):
         if result is NotImplemented:
             try:
                 result = func(*args, **kwargs)
-            except DataDependentOutputException:
+            except DataDependentOutputException as error:
                 answer = None if self.generation is None else self.generation.answer(args[0])
                 if answer is None:
-                    raise
+                    self.values.refuse(error)
                 return answer
             except DynamicOutputShapeException:
                 result, places = select_all(func, args)

@@ -80,9 +80,9 @@ class Places:
             RuntimeError: With torch's own words, and what to do.
         """
         if func in _TOGETHER and not self.wanted:
-            tensors = [tensor for tensor in _tensors(args) if tensor.dim()]
+            tensors = [tensor for tensor in tensors_in(args) if tensor.dim()]
             on_host = [_address(tensor) for tensor in tensors if not self.has(tensor)]
-            if 0 < len(on_host) < len(tensors) and any(_address(each) in on_host for each in _tensors(self.caller)):
+            if 0 < len(on_host) < len(tensors) and any(_address(each) in on_host for each in tensors_in(self.caller)):
                 raise RuntimeError(
                     "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! "
                     "Put the model and the batch on the GPU with `.to(self.device)`."
@@ -118,7 +118,7 @@ class Places:
     def _any_on_gpu(self, values: Any) -> bool | None:
         """Return whether a tensor among values is on the GPU; None where there is no tensor."""
         found = None
-        for tensor in _tensors(values):
+        for tensor in tensors_in(values):
             if self.has(tensor):
                 return True
             found = False
@@ -171,11 +171,15 @@ def _address(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def _tensors(values: Any) -> Iterator[torch.Tensor]:
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _tensors(value)
-        elif isinstance(value, dict):
-            yield from _tensors(value.values())
+def tensors_in(values: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors in lists, tuples and dictionaries, however deep; nothing of what else there is."""
+    if isinstance(values, torch.Tensor):
+        yield values
+    elif isinstance(values, (list, tuple)):
+        for value in values:
+            if isinstance(value, torch.Tensor):
+                yield value
+            elif isinstance(value, (list, tuple, dict)):
+                yield from tensors_in(value)
+    elif isinstance(values, Mapping):
+        yield from tensors_in(list(values.values()))

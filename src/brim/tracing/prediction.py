@@ -139,6 +139,16 @@ class Prediction:
         return self._traced.has_recurrence
 
     @property
+    def is_random(self) -> bool:
+        """Whether random numbers of the host decide what runs: the draw that takes most is answered for."""
+        return self._traced.is_random
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether an optimizer of the workload was not seen to step twice: what it keeps may be missing."""
+        return self._traced.is_waiting
+
+    @property
     def token_stride(self) -> int:
         """Of how many tokens of a long generation one is replayed."""
         return self._traced.token_stride
@@ -230,6 +240,8 @@ class Prediction:
             "selects_all": self.selects_all,
             "has_recurrence": self.has_recurrence,
             "token_stride": self.token_stride,
+            "is_random": self.is_random,
+            "is_waiting": self.is_waiting,
             "is_unplaced": self.is_unplaced,
             "other_kind": self.other_kind,
             "unread": list(self.unread),

@@ -73,11 +73,15 @@ class Replays:
         return min(self._cap, above + max(0, int(more)))
 
     def needed_bytes(self, microbatch: int, capacity_bytes: int) -> int:
-        """Return what a microbatch reserves: more than the capacity only where giving cached memory back is no help."""
-        reserved_bytes = self._without_limit(microbatch).reserved_bytes
-        if self.fits(microbatch, capacity_bytes):
-            return min(reserved_bytes, capacity_bytes)
-        return max(reserved_bytes, capacity_bytes + 1)
+        """Return what a microbatch reserves, or, where cached memory has to be given back, what its tensors take.
+
+        It is more than the capacity just where the microbatch does not fit.
+        """
+        without_limit = self._without_limit(microbatch)
+        if not self.fits(microbatch, capacity_bytes):
+            return max(without_limit.allocated_bytes, capacity_bytes + 1)
+        is_tight = without_limit.reserved_bytes > capacity_bytes
+        return without_limit.allocated_bytes if is_tight else without_limit.reserved_bytes
 
     def search(self, capacity_bytes: int, *, start: int | None = None) -> Bracket:
         """Return where sizes stop to fit into the capacity, off the line beginning with `start`."""
@@ -125,7 +129,8 @@ class Replays:
             least = largest
         if above is None or not self.fits(above, capacities[1]):
             most = largest
-        return least, most
+        # Where the bracket stayed open, the largest may be anywhere in it.
+        return least, most if above is None or above <= largest * _APART else max(most, above - 1)
 
     def fits_above(self, above: int, most: int, capacity_bytes: int) -> int | None:
         """Return the largest of a few sizes above one that does not fit, and up to `most`, that does; None without."""

@@ -10,6 +10,7 @@ from brim.errors import TraceError
 from brim.searching.bounds import LARGEST_MICROBATCH
 from brim.tracing import cudnn
 from brim.tracing.attention import has_flash_attention
+from brim.tracing.chance import OTHER_SEEDS
 from brim.tracing.leaks import check_leak, held_by_steps
 from brim.tracing.line import RecordLine, line_through
 from brim.tracing.record import Phase, Record, most_live
@@ -27,6 +28,8 @@ _FAR = 4096
 _MOST_OPERATIONS = 50_000
 # From when on operations grow with the microbatch, as a ratio to those of the smallest.
 _GROWN = 2
+# How many steps are traced where an optimizer does not step in each: gradients of so many batches may be accumulated.
+_ACCUMULATING_STEPS = (8, 64)
 # Where something of the first step is held after it, the second needs room beside that.
 _STEPS_WITH_STATE = 2
 
@@ -58,6 +61,9 @@ class TracedSizes:
         self._peaks: dict[int, int] = {}
         self._steps: int | None = None
         low, high = _FIRST_SIZES
+        self._seed = 0
+        self.is_random = self._trace(low).draws and self._draw_again(low)
+        self._see_updates(low)
         if len(self._trace(low).held_bytes) < _STEPS_WITH_STATE and held_by_steps(self._trace(low).record):
             self._steps = _STEPS_WITH_STATE
             self._traces.clear()
@@ -183,10 +189,39 @@ class TracedSizes:
         return False
 
     def check_growth(self, largest: int) -> None:
-        """Refuse a batch that stops growing: one whose largest asks for no more than a much smaller one."""
-        smaller = [size for size in self.sizes if _FIRST_SIZES[-1] < size <= largest // 2] or [largest // 2]
-        if not self.is_exact and smaller[-1] > _FIRST_SIZES[-1] and self._are_same(smaller[-1], largest):
-            raise _no_growth(smaller[-1], largest, self._trace(largest).peak_bytes)
+        """Refuse a batch that stops growing, e.g. at the end of a dataset: half of the largest asks for as much."""
+        half = largest // 2
+        if not self.is_exact and half > _FIRST_SIZES[-1] and self._are_same(half, largest):
+            raise _no_growth(half, largest, self._trace(largest).peak_bytes)
+
+    def _draw_again(self, microbatch: int) -> bool:
+        """Trace with other random numbers, stay with those that take most, and return whether they matter."""
+        drawn = {self._seed: self._trace(microbatch)}
+        for self._seed in OTHER_SEEDS:
+            self._traces.clear()
+            drawn[self._seed] = self._trace(microbatch)
+        self._seed = max(drawn, key=lambda seed: _asked_bytes(drawn[seed].record))
+        self._traces = {microbatch: drawn[self._seed]}
+        return len({traced.record.events for traced in drawn.values()}) > 1
+
+    def _see_updates(self, microbatch: int) -> None:
+        """Trace as many steps as it takes to see every optimizer step twice: some step after several batches."""
+        for steps in _ACCUMULATING_STEPS:
+            traced = self._trace(microbatch)
+            num_steps = len(traced.held_bytes)
+            per_step = traced.num_operations // num_steps
+            if not self.is_waiting or per_step * steps > _MOST_OPERATIONS:
+                return
+            self._steps = steps
+            self._traces.clear()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether an optimizer of a training job was not seen to step twice."""
+        traced = next(iter(self._traces.values()), None)
+        if traced is None or traced.num_updates is None or self.workload_class.kind != "train":
+            return False
+        return traced.num_updates < _STEPS_WITH_STATE
 
     def _like(self, microbatch: int) -> int:
         """Return a microbatch that is traced and has the same storages, of whatever size."""
@@ -203,10 +238,27 @@ class TracedSizes:
                 self.case,
                 microbatch,
                 steps=self._steps,
+                seed=self._seed,
                 capability=self._capability,
                 tell=partial(self._tell_of, microbatch),
             )
+            self._check_batch(microbatch)
         return self._traces[microbatch]
+
+    def _check_batch(self, microbatch: int) -> None:
+        """Refuse a batch of fewer samples than were asked for, where the first sizes show how many there should be."""
+        low, high = _FIRST_SIZES
+        if microbatch in _FIRST_SIZES or low not in self._traces or high not in self._traces:
+            return
+        rows = zip(*(self._traces[size].batch_rows for size in (low, high, microbatch)), strict=False)
+        for at_low, at_high, here in rows:
+            if at_low * high == at_high * low and here * low < at_low * microbatch:
+                num_samples = here * low // at_low
+                raise TraceError(
+                    f"`batch` returns {num_samples:,} samples where it is asked for {microbatch:,}, as at the end of a "
+                    f"dataset. Make it return as many as it is asked for, or search up to there with --cap "
+                    f"{num_samples} (cap={num_samples} in Python)."
+                )
 
     def _tell_of(self, microbatch: int, num_operations: int) -> None:
         if self._tell is not None:

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import gc
-import re
 import sys
-import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 import torch
 import torch._dynamo
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensorMode,
-    UnsupportedOperatorException,
-)
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from brim.cases import AskedCase, Case
 from brim.errors import TraceError
 from brim.tracing.backing import Backing
+from brim.tracing.chance import Draws, seeded
 from brim.tracing.cuda_like import as_on_cuda
 from brim.tracing.fake import fake_tensors, modes_in_autograd
 from brim.tracing.faking import Faker, modules_faked_when_moved
@@ -32,32 +25,16 @@ from brim.tracing.generation import generation_to_the_end
 from brim.tracing.gpu_questions import memory_of
 from brim.tracing.ledger import Ledger
 from brim.tracing.loaders import loaders_in_order
-from brim.tracing.places import GPU, AllOnGpu, Places
+from brim.tracing.places import GPU, AllOnGpu, Places, tensors_in
 from brim.tracing.record import Phase, Record
+from brim.tracing.refusals import told
 from brim.tracing.shortcuts import Shortcuts
+from brim.tracing.unknown import Values, values_of_trace
 from brim.tracing.watching import Watch, watched
 from brim.workload import Workload, prepare
 
 # Optimizer state appears in the first step of training, so only the second shows the peak.
 NUM_STEPS = {"train": 2, "eval": 1, "generate": 1}
-# How torch says that something needs a GPU or a build for one.
-_NEEDS_GPU = (
-    "CUDA build",
-    "CUDA support",
-    "CUDA enabled",
-    "NVIDIA driver",
-    "No CUDA GPUs",
-    "not linked with support for cuda",
-)
-# How torch says that a tensor is sparse.
-_SPARSE = "Cannot access storage of"
-# How torch says that a fake tensor has no values to show.
-_NUMPY = ".numpy() is not supported"
-# How people say so in checks of their own while they build; later, CUDA in a message says no such thing.
-_SAYS_GPU = re.compile(r"\b(gpus?|cuda)\b", re.IGNORECASE)
-_HERE = str(Path(__file__).parent)
-_TORCH = str(Path(torch.__file__).parent)
-_OPTIMIZERS = str(Path(torch.optim.__file__).parent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +47,9 @@ class Trace:
         selects_all: Whether something was selected by values, and so counted whole.
         has_recurrence: Whether a recurrent layer ran, whose cuDNN kernels keep what a trace does not show.
         token_stride: Of how many tokens of a long generation one was entered.
+        batch_rows: Of the tensors in the batch, how long their first dimension is.
+        draws: Whether random numbers of the host may decide what runs.
+        num_updates: How often the optimizer that stepped least did so; None without any.
         asks_gpu: Whether the workload asked which GPU it runs on, so that others may trace otherwise.
         is_unplaced: Whether the workload puts nothing on the GPU, and so all was counted.
         unread: The names of the case that the workload never asked for.
@@ -84,6 +64,9 @@ class Trace:
     selects_all: bool = False
     has_recurrence: bool = False
     token_stride: int = 1
+    batch_rows: tuple[int, ...] = ()
+    draws: bool = False
+    num_updates: int | None = None
     asks_gpu: bool = False
     is_unplaced: bool = False
     unread: tuple[str, ...] = ()
@@ -98,6 +81,7 @@ def trace(
     steps: int | None = None,
     backing: Backing | None = None,
     capability: tuple[int, int] | None = None,
+    seed: int = 0,
     tell: Callable[[int], None] | None = None,
 ) -> Trace:
     """Trace one microbatch; raise `TraceError` with the reason where the step cannot run on fake tensors.
@@ -109,9 +93,10 @@ def trace(
         steps: How many steps to run; None for as many as it takes to see the peak.
         backing: Real memory to hold behind the fake tensors.
         capability: The compute capability of the GPU to behave as; None for the CPU.
+        seed: What random numbers of the host begin with.
         tell: Called with the number of operations every now and then.
     """
-    run = partial(_trace, workload_class, case, microbatch, steps=steps, tell=tell)
+    run = partial(_trace, workload_class, case, microbatch, steps=steps, seed=seed, tell=tell)
     if capability is None:
         return run(backing=backing)
     traced = run(capability=capability, places=Places())
@@ -126,6 +111,7 @@ def _trace(
     microbatch: int,
     *,
     steps: int | None,
+    seed: int,
     backing: Backing | None = None,
     tell: Callable[[int], None] | None,
     capability: tuple[int, int] | None = None,
@@ -139,13 +125,16 @@ def _trace(
         warnings.simplefilter("ignore")
         stack.enter_context(redirect_stdout(sys.stderr))  # what the workload prints is no part of an answer
         stack.enter_context(torch._dynamo.config.patch(disable=True))  # what is compiled is traced as it was written
+        stack.enter_context(seeded(seed))
+        values = stack.enter_context(values_of_trace(sys.modules.get(workload_class.__module__)))
         answers = None
         if capability is not None and places is not None:
             answers = stack.enter_context(as_on_cuda(capability, places))
-        mode = stack.enter_context(fake_tensors(on_cuda=capability is not None))
+        mode = stack.enter_context(fake_tensors(values, on_cuda=capability is not None))
         ledger = stack.enter_context(
             Ledger(backing, Shortcuts(mode), capability=capability, microbatch=microbatch, places=places, tell=tell)
         )
+        ledger.values = values
         if capability is not None:
             stack.enter_context(memory_of(ledger))
         stack.enter_context(modules_faked_when_moved(mode))
@@ -160,17 +149,21 @@ def _trace(
         watch.name_modules(vars(workload))
         ledger.generation = stack.enter_context(generation_to_the_end(ledger))
         ledger.phase = Phase.BATCH
-        with _phase("batch"):
+        values.refused.clear()  # what was refused while it was built was built for real
+        draws = Draws()
+        with _phase("batch", values):
             batch = workload.batch(microbatch)
+        batch_rows = tuple(tensor.shape[0] for tensor in tensors_in(batch) if tensor.dim())
         ledger.phase = Phase.FORWARD
         num_before = ledger.num_operations
         for _ in range(steps or NUM_STEPS[workload.kind]):
             ledger.begin_step()
-            with _phase("step"):
+            with _phase("step", values):
                 workload.step(batch)
             watch.mark_gradients()
             held_bytes.append(ledger.live_bytes)
         record = ledger.record
+        is_drawn = draws.are_made(are_asked=values.asks_known)
     if ledger.num_operations == num_before:
         raise TraceError("the step runs no torch operation: there is nothing to predict. Run the model in `step`.")
     return Trace(
@@ -182,6 +175,9 @@ def _trace(
         selects_all=ledger.selects_all,
         has_recurrence=ledger.has_recurrence,
         token_stride=ledger.token_stride,
+        batch_rows=batch_rows,
+        draws=is_drawn,
+        num_updates=watch.num_updates(vars(workload)),
         asks_gpu=answers is not None and answers.is_asked,
         unread=asked.unread,
         missed=asked.missed,
@@ -209,7 +205,7 @@ def _build_for_real(
     watch.forget()
     gc.collect()  # what is left of the attempt on fake tensors
     workload = prepare(workload_class, case, device)
-    with _phase("build"), ledger.of_real_tensors():
+    with _phase("build", ledger.values), ledger.of_real_tensors():
         workload.build()
     return workload
 
@@ -228,86 +224,12 @@ def _fake_the_rest(workload: Workload, mode: FakeTensorMode, ledger: Ledger) -> 
 
 
 @contextmanager
-def _phase(name: str) -> Iterator[None]:
+def _phase(name: str, values: Values) -> Iterator[None]:
     try:
         yield
+        if values.refused and name != "build":
+            raise values.refused[0]  # the workload took no notice
+    except StopIteration as error:  # as a cause contextlib would take it for the error itself, and let it through
+        raise TraceError(told(error, name)) from None
     except Exception as error:
-        why = _not_on_fakes(error, name)
-        if why is not None:
-            raise TraceError(f"{name} does not run on fake tensors: {why}") from error
-        first_line = _first_line(error)
-        raise TraceError(f"{name} fails: {_users_line(error)} raises {type(error).__name__}: {first_line}") from error
-
-
-def _not_on_fakes(error: Exception, phase: str) -> str | None:
-    """Return what fake tensors cannot do, where in the user's code, and what to do about it.
-
-    None where the error may be the user's own.
-    """
-    where = _users_line(error)
-    if isinstance(error, DataDependentOutputException) and _is_optimizers(error):
-        return (
-            f"{where} runs an optimizer that asks for values, which a trace does not have. Predict with another that "
-            "keeps as much."
-        )
-    if isinstance(error, DataDependentOutputException):
-        return (
-            f"{where} asks for a tensor's value ({error.func}), which a trace does not have. "
-            f"Keep such a question out of the workload's {phase}, or answer it with the worst case. A number that is "
-            "only printed or kept is fine as `.item()`."
-        )
-    if isinstance(error, DynamicOutputShapeException):
-        return (
-            f"{where} makes a tensor whose size depends on values ({error.func}), which a trace does not have. "
-            "Give it a fixed, worst-case size in the workload."
-        )
-    if isinstance(error, UnsupportedOperatorException) or "fake impl" in str(error):
-        operator = getattr(error, "func", None) or _named_operator(error)
-        return (
-            f"{where} calls {operator}, which has no fake implementation. "
-            f'Register one with torch.library.register_fake("{_operator_name(operator)}").'
-        )
-    first_line = _first_line(error)
-    told = f"{where} raises {type(error).__name__}: {first_line}"
-    if _SPARSE in first_line:
-        return f"{told}. What is sparse is not counted: use sparse=False in the workload, which needs more."
-    if _NUMPY in first_line:
-        return f"{told} A trace has no values for NumPy: keep that out of the workload's {phase}."
-    is_check = phase == "build" and isinstance(error, (AssertionError, RuntimeError)) and _SAYS_GPU.search(str(error))
-    if is_check or any(sign in str(error) for sign in _NEEDS_GPU):
-        return (
-            f"{told.removesuffix('.')}. It needs a real GPU, which a trace does without. Move tensors with "
-            "`.to(self.device)` alone, and leave the rest out of the workload."
-        )
-    return None
-
-
-def _is_optimizers(error: Exception) -> bool:
-    """Return whether it was raised by an optimizer of torch itself, not by what that calls."""
-    frames = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
-    asking = [name for name in frames if name.startswith(_OPTIMIZERS) or not name.startswith((_HERE, _TORCH, "<"))]
-    return bool(asking) and asking[-1].startswith(_OPTIMIZERS)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or "no message").splitlines()[0]
-
-
-def _named_operator(error: Exception) -> str:
-    """Return the operator that a message about a custom one names."""
-    named = re.search(r"\w+::\w+", str(error))
-    return named[0] if named else "a custom operator"
-
-
-def _operator_name(operator: object) -> str:
-    namespace, _, name = str(operator).partition(".")
-    return f"{namespace}::{name.partition('.')[0]}" if name else str(operator)
-
-
-def _users_line(error: Exception) -> str:
-    """Return the innermost line that is neither torch's nor brim's."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith((_HERE, _TORCH, "<"))]
-    if not own:
-        return "the workload"
-    return f"{Path(own[-1].filename).name}:{own[-1].lineno} ({(own[-1].line or '').strip()})"
+        raise TraceError(told(error, name)) from error

@@ -1,26 +1,32 @@
 """Values that a trace does not have: what may be done with them all the same.
 
 A number that a step only prints, keeps or reckons with has no say in memory, so it may be anything. A step that asks
-about it could take either way, which is refused. Only two questions have an answer in a job that is to run: its numbers
-are finite, and its checks hold.
+about it could take either way, which is refused, but where the worst case is plain (`questions.py`), numbers are asked
+to be finite, or only a learning rate depends on it.
 """
 
 from __future__ import annotations
 
+import builtins
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import ModuleType
 from typing import Any, NoReturn
+from unittest import mock
 
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
 
+from brim.tracing.questions import Questions, asking_frame
+
 _NUMBER_OF = torch.ops.aten._local_scalar_dense.default
 _ARITHMETIC = "add radd sub rsub mul rmul truediv rtruediv pow rpow mod rmod neg pos abs"
-_QUESTIONS = "eq ne bool int float trunc floor ceil floordiv rfloordiv divmod rdivmod"
-_COMPARISONS = "lt le gt ge"
-# Optimizers that keep a number within bounds and only reckon with it.
-_OPTIMIZERS = ("torch.optim._adafactor", "torch.optim.asgd")
+_QUESTIONS = "bool int index trunc floor ceil floordiv rfloordiv divmod rdivmod"
+_COMPARISONS = "lt le gt ge eq ne"
+# What keeps a number within bounds and only reckons with it, or sets a learning rate by it.
+_NEUTRAL = ("torch.optim._adafactor", "torch.optim.asgd", "torch.optim.lr_scheduler")
 # Functions that ask whether numbers are finite, and what `torch._check_tensor_all` asks, each with its answer where all
 # is well.
 _ALL_IS_WELL: Mapping[Any, bool] = {
@@ -33,13 +39,24 @@ _ALL_IS_WELL: Mapping[Any, bool] = {
     torch.Tensor._is_all_true: True,
 }
 _KEEP_THE_ANSWER = (torch.any, torch.Tensor.any, torch.all, torch.Tensor.all)
-_ASK = (torch.Tensor.__bool__, torch.Tensor.item)
-# The functions that `answer` is to be asked about.
-CONCERNED = frozenset((*_ALL_IS_WELL, *_KEEP_THE_ANSWER, *_ASK))
+# What joins two answers.
+_JOIN: Mapping[Any, Callable[[bool, bool], bool]] = {
+    torch.logical_or: bool.__or__,
+    torch.Tensor.logical_or: bool.__or__,
+    torch.Tensor.__or__: bool.__or__,
+    torch.logical_and: bool.__and__,
+    torch.Tensor.logical_and: bool.__and__,
+    torch.Tensor.__and__: bool.__and__,
+}
+_ASK = (torch.Tensor.__bool__, torch.Tensor.item, torch.Tensor.__float__)
+# The functions that `Values.answer` is to be asked about.
+CONCERNED = frozenset((*_ALL_IS_WELL, *_KEEP_THE_ANSWER, *_JOIN, *_ASK))
 
 
 class UnknownNumber(float):
-    """A float that is printed as `nan`, gives others like it in arithmetic, and refuses to be asked about.
+    """A number that is printed as `nan`, gives others like it in arithmetic, and refuses to be asked about.
+
+    It is no whole number, even of a tensor of such: nothing can be counted or made by it.
 
     >>> f"loss {UnknownNumber() / 2:.3f}"
     'loss nan'
@@ -54,51 +71,153 @@ class UnknownNumber(float):
         return repr(math.nan)
 
     def __format__(self, spec: str) -> str:
-        """Return the same in any format."""
-        return format(math.nan, spec)
+        """Return the same in any format, also in one for whole numbers."""
+        return _formatted(spec)
 
     def __round__(self, num_digits: Any = None) -> Any:
-        """Return another unknown number; a whole one would be a question."""
-        return UnknownNumber() if num_digits is not None else _refuse()
+        """Return another unknown number."""
+        return UnknownNumber()
+
+    def __float__(self) -> float:
+        """Refuse to become known, unless it is for a learning rate."""
+        return 1.0 if sys._getframe(1).f_globals.get("__name__") in _NEUTRAL else refuse()
 
     __hash__ = float.__hash__
 
 
-def _refuse(*_: Any) -> NoReturn:
-    raise DataDependentOutputException(_NUMBER_OF)
+class Values:
+    """What is known of values in one trace, and what was refused.
+
+    Attributes:
+        refused: Every question that was refused: a step that takes no notice is refused in the end.
+        asks_known: Whether values that are known were asked for, such as random numbers of the host.
+    """
+
+    def __init__(self) -> None:
+        self.refused: list[Exception] = []
+        self.asks_known = False
+        self._questions = Questions()
+
+    def answer(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Return what one of `CONCERNED` gives for a fake tensor whose values matter; else `NotImplemented`."""
+        tensor = args[0] if args else kwargs.get("input")
+        if not isinstance(tensor, FakeTensor):
+            return NotImplemented
+        if tensor.constant is not None:
+            self.asks_known |= func in _ASK
+            return NotImplemented
+        known: bool | None = getattr(tensor, "known_answer", None)
+        if func in _ASK:
+            return known if known is not None else self._ask(func, tensor)
+        if func in _JOIN:
+            other = getattr(args[1], "known_answer", None) if len(args) > 1 else None
+            known = None if known is None or other is None else _JOIN[func](known, other)
+        known = _ALL_IS_WELL.get(func, known)
+        result = func(*args, **kwargs)
+        if known is not None and isinstance(result, FakeTensor):
+            result.known_answer = known  # type: ignore[attr-defined]
+        return result
+
+    def compare(self) -> bool:
+        """Return how a comparison with an unknown number ends where that is known."""
+        frame = sys._getframe(2)
+        if frame.f_globals.get("__name__") in _NEUTRAL:
+            return True
+        answer = self._questions.answer(frame)
+        return self.refuse() if answer is None else answer
+
+    def refuse(self, error: Exception | None = None) -> NoReturn:
+        """Refuse to answer, and remember it."""
+        error = error or DataDependentOutputException(_NUMBER_OF)
+        self.refused.append(error)
+        raise error
+
+    def _ask(self, func: Any, tensor: torch.Tensor) -> Any:
+        if func is torch.Tensor.__float__:
+            is_neutral = sys._getframe(3).f_globals.get("__name__") in _NEUTRAL
+            return 1.0 if is_neutral else NotImplemented
+        if func is torch.Tensor.__bool__ or tensor.dtype is torch.bool:
+            answer = self._questions.answer(asking_frame())
+            return NotImplemented if answer is None else answer
+        if tensor.numel() != 1 or tensor.is_complex():
+            return NotImplemented
+        if tensor.is_floating_point():
+            return UnknownNumber()
+        try:
+            return tensor.item()  # by whoever knows how long texts become
+        except DataDependentOutputException as error:
+            self.refused.remove(error)
+            error.with_traceback(None)  # whose frames hold tensors, in a circle
+            return UnknownNumber()
+
+
+# Those of the trace that runs now: unknown numbers are asked anywhere.
+_current = Values()
+
+
+def refuse(*_: Any) -> NoReturn:
+    """Refuse a question about an unknown number."""
+    _current.refuse()
 
 
 def _compare(*_: Any) -> bool:
-    if sys._getframe(1).f_globals.get("__name__") in _OPTIMIZERS:
-        return True
-    _refuse()
+    return _current.compare()
 
 
-def _unknown(*_: Any) -> UnknownNumber:
-    return UnknownNumber()
+def _reckon(_: UnknownNumber, *others: Any) -> Any:
+    return NotImplemented if any(isinstance(other, torch.Tensor) for other in others) else UnknownNumber()
 
 
 for _name in _ARITHMETIC.split():
-    setattr(UnknownNumber, f"__{_name}__", _unknown)
+    setattr(UnknownNumber, f"__{_name}__", _reckon)
 for _name in _COMPARISONS.split():
     setattr(UnknownNumber, f"__{_name}__", _compare)
 for _name in _QUESTIONS.split():
-    setattr(UnknownNumber, f"__{_name}__", _refuse)
+    setattr(UnknownNumber, f"__{_name}__", refuse)
 
 
-def answer(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Return what one of `CONCERNED` gives for a fake tensor whose values matter; `NotImplemented` for all others."""
-    tensor = args[0] if args else kwargs.get("input")
-    if not isinstance(tensor, FakeTensor) or tensor.constant is not None:
-        return NotImplemented
-    known: bool | None = getattr(tensor, "known_answer", None)
-    if func in _ASK:
-        if known is not None:
-            return known
-        is_number = func is torch.Tensor.item and tensor.is_floating_point() and tensor.numel() == 1
-        return UnknownNumber() if is_number else NotImplemented
-    known = _ALL_IS_WELL.get(func, known)
-    result = func(*args, **kwargs)
-    if known is not None and isinstance(result, FakeTensor):
-        result.known_answer = known  # type: ignore[attr-defined]
-    return result
+class _FloatType(type):
+    """What `float` is in a workload's own file: numbers that are unknown stay so."""
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        return isinstance(value, builtins.float)
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if args and isinstance(args[0], torch.Tensor):
+            return args[0].item() if args[0].is_floating_point() else builtins.float(args[0])
+        return args[0] if args and isinstance(args[0], UnknownNumber) else builtins.float(*args, **kwargs)
+
+
+class _Float(builtins.float, metaclass=_FloatType):
+    __name__ = "float"
+
+
+@contextmanager
+def values_of_trace(module: ModuleType | None) -> Iterator[Values]:
+    """Let one trace know what it may of values.
+
+    Args:
+        module: That of the workload, in which `float(loss)` is as good as `loss.item()`.
+    """
+    global _current
+    before, _current = _current, Values()
+    patched = {"float": _Float} if module is not None and "float" not in vars(module) else {}
+    try:
+        with (
+            mock.patch.dict({} if module is None else vars(module), patched),
+            mock.patch.object(FakeTensor, "__format__", _format_tensor),
+        ):
+            yield _current
+    finally:
+        _current = before
+
+
+def _format_tensor(tensor: torch.Tensor, spec: str) -> str:
+    return _formatted(spec) if tensor.dim() == 0 else object.__format__(tensor, spec)
+
+
+def _formatted(spec: str) -> str:
+    try:
+        return format(math.nan, spec)
+    except ValueError:  # a format of whole numbers
+        return repr(math.nan)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -17,6 +18,7 @@ from torch.nn.modules.module import (
 )
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from brim.tracing.faking import parts_of
 from brim.tracing.ledger import Ledger
 from brim.tracing.record import Phase
 
@@ -31,7 +33,7 @@ class Watch:
         self._ledger = ledger
         self._names: dict[int, str] = {}
         self._stack: list[str] = []
-        self._optimizers: set[int] = set()
+        self._updates: Counter[int] = Counter()
         # Weak, so that a module which the workload itself lets go, e.g. a layer that was only copied, is not counted.
         self._owners: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
 
@@ -61,6 +63,11 @@ class Watch:
                 for parameter in module._parameters.values():
                     if parameter is not None and parameter.grad is not None:
                         self._ledger.mark(parameter.grad, "gradients", self._names.get(id(module), ""))
+
+    def num_updates(self, attributes: Mapping[str, Any]) -> int | None:
+        """Return how often the optimizer that stepped least did so, of those that a workload has; None without any."""
+        parts = [part for value in attributes.values() for part in parts_of(value)]
+        return min((self._updates[id(part)] for part in parts if isinstance(part, torch.optim.Optimizer)), default=None)
 
     def _name(self, root: nn.Module, attribute: str = "") -> None:
         for name, module in root.named_modules(prefix=attribute):
@@ -101,9 +108,9 @@ class Watch:
 
     def optimizer_ends(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """An optimizer's step has ended."""
-        if id(optimizer) not in self._optimizers:
-            self._optimizers.add(id(optimizer))
+        if not self._updates[id(optimizer)]:
             self._mark_state(optimizer)
+        self._updates[id(optimizer)] += 1
         self._ledger.phase = Phase.FORWARD
 
 

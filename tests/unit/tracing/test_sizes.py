@@ -1,3 +1,6 @@
+import random
+from unittest import mock
+
 import pytest
 import torch
 from torch import nn
@@ -74,10 +77,87 @@ def traced(monkeypatch):
 
 
 @pytest.mark.parametrize("cap", [100, None])
-def test_a_batch_that_stops_growing_is_refused(cap):
+def test_a_batch_that_stops_growing_is_refused_with_how_many_samples_it_has(cap):
     prediction = predict(Capped, gpu=SMALL, cap=cap)
+    with pytest.raises(TraceError, match=r"returns 16 samples where it is asked for .* with --cap 16"):
+        _ = prediction.largest
+
+
+def test_so_is_one_whose_samples_are_not_its_first_dimension():
+    class Columns(Capped):
+        def batch(self, size):
+            return super().batch(size).T.contiguous()
+
+        def step(self, batch):
+            super().step(batch.T)
+
+    prediction = predict(Columns, gpu=SMALL)
     with pytest.raises(TraceError, match="does not grow with the microbatch"):
         _ = prediction.largest
+
+
+def test_a_dataset_that_has_ended_is_told_with_the_line():
+    class Ends(Train):
+        def batch(self, size):
+            return next(iter([super().batch(size)] if size < 100 else []))
+
+    prediction = predict(Ends, gpu=SMALL)
+    with pytest.raises(TraceError, match=r"test_sizes\.py:.*has too few samples"):
+        _ = prediction.largest
+
+
+class Seldom(Train):
+    """Updates its weights after every so many batches."""
+
+    every = 4
+
+    def build(self):
+        super().build()
+        self.optimizer = torch.optim.Adam(self.model.parameters())
+        self.num_steps = 0
+
+    def step(self, batch):
+        self.num_steps += 1
+        self.model(batch).sum().backward()
+        if self.num_steps % self.every == 0:
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+
+
+def test_an_optimizer_that_steps_seldom_is_waited_for():
+    prediction = predict(Seldom, gpu=SMALL)
+    weights = prediction.breakdown(8)["parameters"]
+    assert prediction.breakdown(8)["optimizer"] >= 2 * weights
+    assert not prediction.is_waiting
+
+
+def test_an_optimizer_that_is_never_seen_to_step_is_told():
+    class Never(Seldom):
+        every = 1000
+
+    assert predict(Never, gpu=SMALL).is_waiting
+
+
+def test_random_numbers_give_the_same_answer_each_time_for_the_largest_of_some_draws():
+    class Chance(Train):
+        def step(self, batch):
+            for _ in range(random.choice((1, 2, 3))):
+                batch = batch.clone()
+                self.kept = batch.clone()
+            super().step(batch)
+
+    class Most(Chance):
+        def step(self, batch):
+            with mock.patch.object(random, "choice", max):
+                super().step(batch)
+
+    state = random.getstate()
+    answers = [predict(Chance, gpu=SMALL) for _ in range(3)]
+    assert len({each.largest for each in answers}) == 1
+    assert all(each.is_random for each in answers)
+    assert random.getstate() == state
+    assert not predict(Most, gpu=SMALL).is_random
+    assert answers[0].peak(8) == predict(Most, gpu=SMALL).peak(8)
 
 
 def test_a_batch_padded_to_a_multiple_grows(traced):
@@ -97,7 +177,7 @@ def test_off_the_line_the_answer_was_traced_and_its_bounds_lie_around_it(traced)
     assert prediction.largest * 0.85 < low < prediction.largest < high < prediction.largest * 1.15
 
 
-def test_bounds_at_a_jump_are_the_answer_itself():
+def test_bounds_at_a_jump_are_the_ends_of_what_was_traced():
     class Jumps(Train):
         def step(self, batch):
             if len(batch) > 1000:
@@ -106,7 +186,9 @@ def test_bounds_at_a_jump_are_the_answer_itself():
 
     prediction = predict(Jumps, gpu=LARGE)
     assert 500 < prediction.largest <= 1000 < prediction.above
-    assert prediction.interval == (prediction.largest, prediction.largest)
+    low, high = prediction.interval
+    assert low == prediction.largest
+    assert 1000 <= high < prediction.above
 
 
 def test_where_larger_sizes_take_too_long_to_trace_the_search_ends_there(traced, monkeypatch):

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -77,3 +78,65 @@ def test_an_unknown_number_stays_one():
     numbers = [UnknownNumber() + 1, 2 - UnknownNumber(), -UnknownNumber(), sum([UnknownNumber()], 0.0)]
     assert all(type(number) is UnknownNumber for number in numbers)
     assert {f"{number:>5.1f}" for number in numbers} == {"  nan"}
+
+
+class Counts(Logs):
+    """Keeps whole numbers, formats tensors, and scales by numbers, as people do."""
+
+    def follow(self, loss):
+        correct = (loss.expand(8) > 0).sum().item()
+        self.total += correct
+        self.history.append(f"{correct / 8:.1%} of {correct:d}, loss {loss.detach():.3f}")
+        self.history.append(float(loss) + float(correct) + float("1.5") + float(2))
+        assert isinstance(1.0, float)
+        scaled = correct * loss.detach() / max(1, 2)
+        assert scaled.square().shape == ()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0, error_if_nonfinite=True)
+
+
+class Schedules(Logs):
+    def build(self):
+        super().build()
+        self.schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(self.optimizer)
+
+    def follow(self, loss):
+        self.schedule.step(loss)
+        self.schedule.step(loss.item())
+
+
+@pytest.mark.parametrize("workload_class", [Counts, Schedules])
+def test_whole_numbers_floats_and_learning_rates_have_no_say_in_memory(workload_class):
+    assert trace(workload_class, Case(), 4).held_bytes == trace(Silent, Case(), 4).held_bytes
+
+
+class Hides(Logs):
+    def follow(self, loss):
+        try:
+            self.best = min(self.total, loss.item())
+        except Exception as error:  # noqa: BLE001  as people write
+            print("skipped", error)
+
+
+class Slices(Logs):
+    def follow(self, loss):
+        count = (loss.expand(8) > 0).sum().item()
+        torch.zeros(8)[:count]
+
+
+def test_a_refusal_that_the_workload_takes_no_notice_of_is_told_all_the_same():
+    with pytest.raises(TraceError, match=r"self\.best = min\(self\.total, loss\.item\(\)\).*asks for a tensor's value"):
+        trace(Hides, Case(), 4)
+
+
+def test_a_number_of_unknown_value_makes_no_size():
+    with pytest.raises(TraceError, match="asks for a tensor's value"):
+        trace(Slices, Case(), 4)
+
+
+def test_of_a_librarys_line_the_one_that_called_it_is_told():
+    class Averages(Logs):
+        def follow(self, loss):
+            numpy.mean([loss.item()])
+
+    with pytest.raises(TraceError, match=r"called by test_unknown\.py:\d+ \(numpy\.mean\(\[loss\.item\(\)\]\)\)"):
+        trace(Averages, Case(), 4)

@@ -1,0 +1,141 @@
+"""What is said where a workload does not run on fake tensors: the line, what it asks for, and what to do."""
+
+from __future__ import annotations
+
+import re
+import sysconfig
+import traceback
+from pathlib import Path
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedOperatorException,
+)
+
+from brim.tracing.questions import EndlessLoopError
+from brim.tracing.unknown import UnknownNumber
+
+# How torch says that something needs a GPU or a build for one.
+_NEEDS_GPU = (
+    "CUDA build",
+    "CUDA support",
+    "CUDA enabled",
+    "NVIDIA driver",
+    "No CUDA GPUs",
+    "not linked with support for cuda",
+)
+# How torch says that a tensor is sparse.
+_SPARSE = "Cannot access storage of"
+# How torch says that a fake tensor has no values to show.
+_NUMPY = ".numpy() is not supported"
+# How people say so in checks of their own while they build; later, CUDA in a message says no such thing.
+_SAYS_GPU = re.compile(r"\b(gpus?|cuda)\b", re.IGNORECASE)
+_HERE = str(Path(__file__).parent)
+_TORCH = str(Path(torch.__file__).parent)
+_OPTIMIZERS = str(Path(torch.optim.__file__).parent)
+_LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
+
+
+def told(error: Exception, phase: str) -> str:
+    """Return what to say of an error that a workload's build, batch or step ended in."""
+    why = _not_on_fakes(error, phase)
+    if why is not None:
+        return f"{phase} does not run on fake tensors: {why}"
+    if isinstance(error, StopIteration):
+        return (
+            f"{phase} fails: {_users_line(error)} has too few samples for a microbatch of this size. Make `batch` "
+            "return as many as it is asked for, or search up to what there is with --cap."
+        )
+    return f"{phase} fails: {_users_line(error)} raises {type(error).__name__}: {_first_line(error)}"
+
+
+def _not_on_fakes(error: Exception, phase: str) -> str | None:
+    """Return what fake tensors cannot do, where in the user's code, and what to do about it.
+
+    None where the error may be the user's own.
+    """
+    where = _users_line(error)
+    if isinstance(error, EndlessLoopError):
+        return (
+            f"{where} is the only way out of its loop and asks for a tensor's value, which a trace does not have. End "
+            f"the loop at the longest length as well, e.g. `for _ in range(max_new_tokens):`."
+        )
+    if isinstance(error, DataDependentOutputException) and _is_optimizers(error):
+        return (
+            f"{where} runs an optimizer that asks for values, which a trace does not have. Predict with another that "
+            "keeps as much."
+        )
+    if isinstance(error, DataDependentOutputException):
+        return (
+            f"{where} asks for a tensor's value ({error.func}), which a trace does not have. "
+            f"Keep such a question out of the workload's {phase}, or answer it with the worst case. A number that is "
+            "only printed or kept is fine as `.item()`."
+        )
+    if isinstance(error, DynamicOutputShapeException):
+        return (
+            f"{where} makes a tensor whose size depends on values ({error.func}), which a trace does not have. "
+            "Give it a fixed, worst-case size in the workload."
+        )
+    if isinstance(error, UnsupportedOperatorException) or "fake impl" in str(error):
+        operator = getattr(error, "func", None) or _named_operator(error)
+        return (
+            f"{where} calls {operator}, which has no fake implementation. "
+            f'Register one with torch.library.register_fake("{_operator_name(operator)}").'
+        )
+    first_line = _first_line(error)
+    if UnknownNumber.__name__ in first_line:
+        return (
+            f"{where} uses a number that comes from a tensor's value, which a trace does not have ({first_line}). "
+            f"Use the worst case in the workload's {phase}."
+        )
+    told = f"{where} raises {type(error).__name__}: {first_line}"
+    if _SPARSE in first_line:
+        return f"{told}. What is sparse is not counted: use sparse=False in the workload, which needs more."
+    if _NUMPY in first_line:
+        return f"{told} A trace has no values for NumPy: keep that out of the workload's {phase}."
+    is_check = phase == "build" and isinstance(error, (AssertionError, RuntimeError)) and _SAYS_GPU.search(str(error))
+    if is_check or any(sign in str(error) for sign in _NEEDS_GPU):
+        return (
+            f"{told.removesuffix('.')}. It needs a real GPU, which a trace does without. Move tensors with "
+            "`.to(self.device)` alone, and leave the rest out of the workload."
+        )
+    return None
+
+
+def _is_optimizers(error: Exception) -> bool:
+    """Return whether it was raised by an optimizer of torch itself, not by what that calls."""
+    frames = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    asking = [name for name in frames if name.startswith(_OPTIMIZERS) or not name.startswith((_HERE, _TORCH, "<"))]
+    return bool(asking) and asking[-1].startswith(_OPTIMIZERS)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or "no message").splitlines()[0]
+
+
+def _named_operator(error: Exception) -> str:
+    """Return the operator that a message about a custom one names."""
+    named = re.search(r"\w+::\w+", str(error))
+    return named[0] if named else "a custom operator"
+
+
+def _operator_name(operator: object) -> str:
+    namespace, _, name = str(operator).partition(".")
+    return f"{namespace}::{name.partition('.')[0]}" if name else str(operator)
+
+
+def _users_line(error: Exception) -> str:
+    """Return the innermost line that is neither torch's nor brim's; of a library also the line that called it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    others = [frame for frame in frames if not frame.filename.startswith((_HERE, _TORCH, "<"))]
+    if not others:
+        return "the workload"
+    own = [frame for frame in others if not frame.filename.startswith(_LIBRARIES)]
+    called = f", called by {_line(own[-1])}," if own and own[-1] is not others[-1] else ""
+    return _line(others[-1]) + called
+
+
+def _line(frame: traceback.FrameSummary) -> str:
+    return f"{Path(frame.filename).name}:{frame.lineno} ({(frame.line or '').strip()})"
