@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from brim.cases import Case
+    from brim.devices.catalog import Gpu
     from brim.errors import BrimError
     from brim.finding.find import find
     from brim.findings import Finding, Findings, Probe, Verdict
@@ -37,6 +38,7 @@ _HOMES = {
     "Case": "brim.cases",
     "Finding": "brim.findings",
     "Findings": "brim.findings",
+    "Gpu": "brim.devices.catalog",
     "MemoryPeak": "brim.tracing",
     "Prediction": "brim.tracing",
     "Probe": "brim.findings",
@@ -65,6 +67,7 @@ __all__ = [
     "Case",
     "Finding",
     "Findings",
+    "Gpu",
     "MemoryPeak",
     "Prediction",
     "Probe",

@@ -19,7 +19,9 @@ def test_a_name_that_is_not_there_is_an_attribute_error():
         brim.batchsize  # noqa: B018
 
 
-@pytest.mark.parametrize("statement", ["import brim", "import brim; brim.find", "import brim; brim.Workload"])
+@pytest.mark.parametrize(
+    "statement", ["import brim", "import brim; brim.find", "import brim; brim.Workload", "import brim; brim.Gpu"]
+)
 def test_importing_brim_does_not_import_torch(statement):
     code = f"{statement}; import sys; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

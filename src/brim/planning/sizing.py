@@ -86,7 +86,7 @@ def rungs_that_fit(ladder: Sequence[Rung]) -> str | None:
 def a_larger_gpu(peak_bytes: int, *, fill: float) -> str:
     """Say how large a GPU would have to be, with the smallest of the catalog that is."""
     needed = math.ceil(peak_bytes / fill)
-    larger = [gpu for gpu in gpus().values() if gpu.memory_bytes >= needed]
+    larger = [gpu for gpu in gpus().values() if gpu.memory_bytes >= needed and not gpu.is_built_in]
     smallest = min(larger, key=lambda gpu: gpu.memory_bytes, default=None)
     where = f", such as {smallest.name}" if smallest else ", more than any in the catalog"
     return f"a GPU with {format_gigabytes(needed)}{where}"

@@ -22,7 +22,7 @@ from brim.planning.rungs import (
     ZERO_3,
 )
 from brim.planning.shapes import find_model, sizes
-from brim.planning.sizing import size_up, what_it_takes
+from brim.planning.sizing import a_larger_gpu, size_up, what_it_takes
 from brim.planning.thumb import GIGABYTES_PER_SAMPLE, rule_of_thumb
 
 GB = 10**9
@@ -119,6 +119,15 @@ def test_nothing_that_fits_is_answered_with_what_it_would_take():
     assert any(line.startswith("--method qlora") for line in what_it_takes(size_up(
         find_model("8b"), Training(seq_len=2048), gpu=find_gpu("rtx-3090")
     )))  # fmt: skip
+
+
+def test_no_gpu_of_a_laptop_and_none_that_shares_its_memory_is_proposed():
+    def proposed(name):
+        return a_larger_gpu(find_gpu(name).memory_bytes, fill=1.0).rpartition(" such as ")[2]
+
+    assert proposed("rtx-5090-laptop") == "a30"
+    assert proposed("gb10") == "h200-nvl"
+    assert proposed("a30") == "a30"
 
 
 def test_what_it_would_take_really_fits():
