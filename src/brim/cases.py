@@ -27,6 +27,10 @@ class Case(Mapping[str, CaseValue]):
     __slots__ = ("_values",)
 
     def __init__(self, values: Mapping[str, CaseValue] | None = None) -> None:
+        if values is not None and not isinstance(values, Mapping):
+            raise InputError(
+                f"A case maps names to values, and {values!r} does not. Use for example {{'seq_len': 512}}."
+            )
         self._values = dict(values or {})
         for key, value in self._values.items():
             if not isinstance(key, str) or not isinstance(value, (int, float, bool, str)):

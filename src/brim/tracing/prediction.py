@@ -77,6 +77,11 @@ class Prediction:
         self._traced = traced
         self._replays = self._replays_with(expandable=runtime.expandable_segments)
 
+    def __repr__(self) -> str:
+        # To look at it must not start a search, which may take minutes.
+        largest = f", largest={self.largest}" if "_found" in self.__dict__ else ""
+        return f"Prediction(gpu={self.gpu.name!r}, case={str(self.case)!r}{largest})"
+
     @property
     def largest(self) -> int:
         """The largest microbatch that fits; 0 where not even 1 does."""
@@ -319,7 +324,7 @@ def predict(
 
     Args:
         workload: A `Workload` subclass, or its address `"file.py:Name"` or `"package.module:Name"`.
-        gpu: A name of the catalog such as `"rtx-3090"`, or a `Gpu`.
+        gpu: A name of `brim gpus` such as `"rtx-3090"`, what torch calls the GPU, or any other as a `brim.Gpu`.
         case: The setting of the input shape.
         fill: The share of the GPU's memory that the job may use.
         cap: The largest microbatch to look for.
@@ -331,8 +336,7 @@ def predict(
         TraceError: The workload cannot run on fake tensors.
     """
     runtime = runtime_here(cuda=cuda, expandable_segments=expandable_segments)
-    cases = [Case(case or {})]
-    return predict_all(workload, gpus=[gpu], cases=cases, fill=fill, cap=cap, runtime=runtime)[0]
+    return predict_all(workload, gpus=[gpu], cases=[Case(case)], fill=fill, cap=cap, runtime=runtime)[0]
 
 
 def predict_all(
@@ -349,8 +353,8 @@ def predict_all(
     check_fill(fill)
     if cap is not None:
         _check_microbatch(cap, "cap")
+    found = [_gpu(gpu) for gpu in gpus]
     loaded = load_here(workload) if isinstance(workload, str) else check_class(workload, repr(workload))
-    found = [find_gpu(gpu) if isinstance(gpu, str) else gpu for gpu in gpus]
     predictions = []
     for case in cases:
         known: list[TracedSizes] = []
@@ -362,6 +366,16 @@ def predict_all(
                 known.append(traced)
             predictions.append(Prediction(traced, gpu=gpu, runtime=runtime, fill=fill, cap=cap))
     return predictions
+
+
+def _gpu(given: str | Gpu) -> Gpu:
+    if isinstance(given, str):
+        return find_gpu(given)
+    if not isinstance(given, Gpu):
+        raise InputError(
+            f"gpu is {given!r}. Use a name such as gpu='rtx-3090', or brim.Gpu(name=..., memory_bytes=...)."
+        )
+    return given
 
 
 def _trace(workload_class: type[Workload], case: Case, gpu: Gpu, tell: Callable[[str], None]) -> TracedSizes:

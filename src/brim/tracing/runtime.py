@@ -36,11 +36,17 @@ def runtime_here(*, cuda: str | None = None, expandable_segments: bool | None = 
     """
     import torch
 
+    if cuda is not None and not isinstance(cuda, str):
+        raise InputError(f"cuda is {cuda!r}, which is no text. Write the version in quotes, e.g. cuda='12.8'.")
+    if expandable_segments is not None and not isinstance(expandable_segments, bool):
+        raise InputError(
+            f"expandable_segments is {expandable_segments!r}. Use True, False, or None for what the environment says."
+        )
     if expandable_segments is None:
         settings = ",".join(os.environ.get(name, "") for name in _ALLOCATOR_VARIABLES)
         expandable_segments = _EXPANDABLE in settings.lower().replace(" ", "")
-    version = cuda or torch.version.cuda
-    return Runtime(cuda=_parse(version) if version else _DEFAULT_CUDA, expandable_segments=expandable_segments)
+    version = torch.version.cuda if cuda is None else cuda
+    return Runtime(cuda=_DEFAULT_CUDA if version is None else _parse(version), expandable_segments=expandable_segments)
 
 
 def _parse(version: str) -> tuple[int, int]:

@@ -355,3 +355,47 @@ def test_a_name_of_the_case_that_nobody_asks_for_is_told():
     prediction = predict(Wide, gpu=SMALL, case={"with": 8})
     assert (prediction.unread, prediction.missed) == (("with",), ("width",))
     assert predict(Wide, gpu=SMALL, case={"width": 8}).unread == ()
+
+
+@pytest.mark.parametrize("gpu", [None, 3090, ["rtx-3090", "t4"], 24e9])
+def test_a_gpu_that_is_none_is_refused_with_what_to_write(gpu):
+    with pytest.raises(InputError) as refused:
+        predict(Mlp, gpu=gpu)
+    assert f"gpu is {gpu!r}." in str(refused.value)
+    assert "gpu='rtx-3090'" in str(refused.value)
+    assert "brim.Gpu(name=..., memory_bytes=...)" in str(refused.value)
+
+
+def test_a_gpu_that_is_not_in_the_catalog_is_refused_before_the_workload_is_loaded():
+    with pytest.raises(InputError, match="There is no GPU 'a100'"):
+        predict("nowhere.py:Mlp", gpu="a100")
+
+
+@pytest.mark.parametrize("cuda", [12.4, (12, 4), 12])
+def test_a_version_of_cuda_that_is_no_text_is_refused_with_what_to_write(cuda):
+    with pytest.raises(InputError, match=r"cuda is .*12.* Write the version in quotes, e\.g\. cuda='12\.8'"):
+        predict(Mlp, gpu=SMALL, cuda=cuda)
+
+
+def test_an_empty_version_of_cuda_is_refused():
+    with pytest.raises(InputError, match="CUDA version '' cannot be read"):
+        predict(Mlp, gpu=SMALL, cuda="")
+
+
+@pytest.mark.parametrize("case", ["x=1", 5, "", 0, [("x", 1)]])
+def test_a_case_that_is_no_mapping_is_refused_with_what_to_write(case):
+    with pytest.raises(InputError, match=r"A case maps names to values.*Use for example {'seq_len': 512}"):
+        predict(Mlp, gpu=SMALL, case=case)
+
+
+@pytest.mark.parametrize("setting", ["yes", 1, "False"])
+def test_expandable_segments_are_there_or_not(setting):
+    with pytest.raises(InputError, match=r"expandable_segments is .*Use True, False, or None"):
+        predict(Mlp, gpu=SMALL, expandable_segments=setting)
+
+
+def test_a_prediction_is_shown_in_short_without_a_search():
+    prediction = predict(Mlp, gpu="rtx-3090", case={"seq_len": 512}, cap=8)
+    assert repr(prediction) == "Prediction(gpu='rtx-3090', case='seq_len=512')"
+    assert prediction.largest == 8
+    assert repr(prediction) == "Prediction(gpu='rtx-3090', case='seq_len=512', largest=8)"
