@@ -146,13 +146,16 @@ def _lets_go(token: _Token) -> bool:
 
 
 def _grow_evenly(tokens: Sequence[_Token], period: int) -> bool:
-    """Return whether the last tokens are alike, each size as much more than a period before as that than two before."""
+    """Return whether the last tokens are alike, each size as much more than a period before as that than two before.
+
+    None may shrink: it would fall below nothing in the end.
+    """
     num_tokens = max(_LEAST_TOKENS, _LEAST_PERIODS * period)
     last = tokens[-num_tokens:]
     if len(last) < num_tokens or any(token.events != last[0].events for token in last):
         return False
     return all(
-        now - before == before - earlier
+        now - before == before - earlier >= 0
         for token, middle, first in zip(last[2 * period :], last[period:], last, strict=False)
         for now, before, earlier in zip(token.sizes, middle.sizes, first.sizes, strict=True)
     )

@@ -56,8 +56,9 @@ def line_through(low: int, at_low: Record, high: int, at_high: Record) -> Record
             growth.append(0)  # it says itself how large it is
             continue
         more, rest = divmod(large.num_bytes - small.num_bytes, high - low)
-        # A size that grows in steps, or shrinks below nothing, lies on no line.
-        if rest or small.num_bytes - more * low < 0:
+        # A size that grows in steps, or falls below nothing on either side, lies on no line. Where steps differ by
+        # chance, one may be smaller for more samples.
+        if rest or more < 0 or small.num_bytes - more * low < 0:
             return None
         growth.append(more)
     return RecordLine(low=low, at_low=at_low, bytes_per_sample=tuple(growth))

@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brim.tracing.allocator import MIB, AllocatorFullError, CachingAllocator, replay
+from brim.tracing.repetition import Repetition
 
 
 @pytest.mark.parametrize(
@@ -124,3 +125,55 @@ def test_what_is_cached_is_given_back_where_the_program_says_so():
     assert peaks.reserved_bytes == 80 * MIB
     assert peaks.num_releases == 0
     assert replay(events, cache_drops=frozenset({1}), expandable=True).reserved_bytes == 80 * MIB
+
+
+class Watched(CachingAllocator):
+    """Notes what is held, and refuses to free it twice."""
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.held = {}
+
+    def allocate(self, num_bytes):
+        block = super().allocate(num_bytes)
+        assert id(block) not in self.held
+        self.held[id(block)] = block
+        return block
+
+    def free(self, block):
+        del self.held[id(block)]
+        super().free(block)
+        assert self.allocated_bytes == sum(block.num_bytes for block in self.held.values())
+
+
+# Numbers may be born while they live and die while they do not: what is to be replayed is not always well formed.
+EVENTS = st.lists(
+    st.tuples(st.integers(0, 9), st.sampled_from([0, 0, 1, 700_000, 3 * MIB, 30 * MIB])), min_size=1, max_size=40
+)
+
+
+@given(
+    events=EVENTS,
+    start=st.integers(0, 40),
+    successors=st.dictionaries(st.integers(0, 9), st.integers(0, 9)),
+    cache_drops=st.frozensets(st.integers(0, 9), max_size=2),
+    capacity_bytes=st.none() | st.integers(30 * MIB, 300 * MIB),
+    expandable=st.booleans(),
+)
+def test_no_order_of_births_and_deaths_frees_anything_twice(
+    events, start, successors, cache_drops, capacity_bytes, expandable
+):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("brim.tracing.allocator.CachingAllocator", Watched)
+        try:
+            peaks = replay(
+                events,
+                repetition=Repetition(start=start, successors=successors),
+                cache_drops=cache_drops,
+                capacity_bytes=capacity_bytes,
+                expandable=expandable,
+            )
+        except AllocatorFullError:
+            assert capacity_bytes is not None
+        else:
+            assert peaks.allocated_bytes <= peaks.reserved_bytes

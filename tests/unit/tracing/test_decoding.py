@@ -134,7 +134,8 @@ def test_few_tokens_say_nothing(num_tokens):
     assert _tokens(lambda token: 100, num_tokens=num_tokens)[0].period() is None
 
 
-def test_what_is_kept_or_grows_unevenly_is_not_continued():
+def test_what_is_kept_or_grows_unevenly_or_shrinks_is_not_continued():
     assert _tokens(lambda token: 100, num_tokens=40)[0].period() == 1
     assert _tokens(lambda token: 100, num_tokens=40, keeps=range(40))[0].period() is None
     assert _tokens(lambda token: token**2, num_tokens=60)[0].period() is None
+    assert _tokens(lambda token: 8000 - 100 * token, num_tokens=60)[0].period() is None

@@ -56,6 +56,14 @@ class Threshold(Train):
         super().step(batch)
 
 
+class Shrinks(Train):
+    """Makes something smaller for more samples, as a size of chance may be."""
+
+    def step(self, batch):
+        torch.empty(max(1, 2**14 - 64 * len(batch)), device=self.device)
+        super().step(batch)
+
+
 class Accumulates(Train):
     def step(self, batch):
         for part in batch.split(32):
@@ -175,6 +183,12 @@ def test_off_the_line_the_answer_was_traced_and_its_bounds_lie_around_it(traced)
     assert {prediction.largest, prediction.above} <= set(traced)
     assert len(traced) <= 12
     assert prediction.largest * 0.85 < low < prediction.largest < high < prediction.largest * 1.15
+
+
+def test_what_is_smaller_for_more_samples_is_not_continued_below_nothing():
+    prediction = predict(Shrinks, gpu=LARGE, cap=200)
+    assert not prediction.is_exact
+    assert prediction.largest == 200
 
 
 def test_bounds_at_a_jump_are_the_ends_of_what_was_traced():
