@@ -23,6 +23,8 @@ _OPERANDS = {
     _aten.addmm.default: 1,
     _aten.baddbmm.default: 1,
 }
+# The layouts that batch norm's kernels on the CPU know.
+_CONTIGUOUS = (torch.contiguous_format, torch.channels_last, torch.channels_last_3d)
 
 # Channels in one block of oneDNN's layout: nChw8c, and with AVX-512 nChw16c for more channels than that.
 _BLOCK = 8
@@ -106,6 +108,20 @@ def softmax_scratch(func: Any, args: Sequence[Any]) -> tuple[int, ...]:
         return ()
     gradient, output = args[:2]
     return (output.numel() * max(gradient.element_size(), output.element_size()),)
+
+
+def batch_norm_scratch(func: Any, args: Sequence[Any]) -> tuple[int, ...]:
+    """Return what batch norm's backward pass takes on the CPU: the gradient of its input a second time.
+
+    Where all is contiguous, it makes that gradient, and then another in its place.
+    Source: the allocator's events of the operation as torch.profiler records them; `batch_norm_backward_cpu_template`
+    in torch's aten/src/ATen/native/Normalization.cpp.
+    """
+    if func is not _aten.native_batch_norm_backward.default:
+        return ()
+    gradient, inputs, wanted = args[0], args[1], args[9]
+    is_alike = any(all(each.is_contiguous(memory_format=way) for each in (gradient, inputs)) for way in _CONTIGUOUS)
+    return (inputs.numel() * inputs.element_size(),) if wanted[0] and is_alike else ()
 
 
 def _blocked(*images: torch.Tensor) -> tuple[int, ...]:

@@ -20,7 +20,14 @@ from brim.tracing.backing import Backing
 from brim.tracing.cudnn import workspace_of
 from brim.tracing.decoding import Tokens
 from brim.tracing.generation import Generation
-from brim.tracing.kernels import operand_copies, result_bytes, scratch_bytes, softmax_scratch, workspace_bytes
+from brim.tracing.kernels import (
+    batch_norm_scratch,
+    operand_copies,
+    result_bytes,
+    scratch_bytes,
+    softmax_scratch,
+    workspace_bytes,
+)
 from brim.tracing.origins import Origins
 from brim.tracing.places import GPU, Places
 from brim.tracing.record import Phase, Record, Storage, Workspace
@@ -240,7 +247,9 @@ class Ledger(TorchDispatchMode):
         if self._backing is not None:
             self._hold_for_a_moment(self._backing, scratch_bytes(func, args, result))
         self._take_for_a_moment(operand_copies(func, args))
-        if self._capability is not None:
+        if self._capability is None:
+            self._take_for_a_moment(batch_norm_scratch(func, args))
+        else:
             for moment in (softmax_scratch(func, args), *backward_scratch(func, args)):
                 self._take_for_a_moment(moment)
         taken = workspace_of(func, args, microbatch=self._microbatch, capability=self._capability)

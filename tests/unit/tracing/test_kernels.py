@@ -1,12 +1,15 @@
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn import functional as F
+from torch.profiler import ProfilerActivity, profile
 
 import brim
 from brim.cases import Case
 from brim.tracing import trace
-from brim.tracing.kernels import workspace_bytes
+from brim.tracing.kernels import batch_norm_scratch, workspace_bytes
 from brim.tracing.record import Phase
 
 _LAYER = torch.ops.aten.mkldnn_rnn_layer.default
@@ -87,3 +90,53 @@ def test_the_backward_pass_of_softmax_holds_a_product_on_cuda():
     on_cpu, on_cuda = (trace(Attends, Case(), 4096, capability=each).record for each in (None, (8, 6)))
     sizes = [[each.num_bytes for each in record.storages].count(4096 * 512 * 4) for record in (on_cpu, on_cuda)]
     assert sizes[1] - sizes[0] == 2  # in each of the two steps
+
+
+CHANNELS_LAST = {"memory_format": torch.channels_last}
+
+
+@pytest.mark.parametrize("wants_inputs", [True, False])
+@pytest.mark.parametrize(
+    ("inputs", "gradient"),
+    [
+        (torch.ones(4, 8, 16, 16), torch.ones(4, 8, 16, 16)),
+        (torch.ones(4, 8, 256), torch.ones(4, 8, 256)),
+        (torch.ones(64, 8), torch.ones(64, 8)),
+        (torch.ones(4, 8, 16, 16).bfloat16(), torch.ones(4, 8, 16, 16).bfloat16()),
+        (torch.ones(4, 8, 16, 16).to(**CHANNELS_LAST), torch.ones(4, 8, 16, 16).to(**CHANNELS_LAST)),
+        (torch.ones(4, 8, 16, 16).to(**CHANNELS_LAST), torch.ones(4, 8, 16, 16)),
+        (torch.ones(4, 8, 16, 16), torch.ones(1).expand(4, 8, 16, 16)),
+        (torch.ones(4, 8, 16, 20).transpose(2, 3), torch.ones(4, 8, 16, 20).transpose(2, 3)),
+    ],
+    ids=["images", "rows", "vectors", "bfloat16", "channels last", "mixed", "repeated", "transposed"],
+)
+def test_the_backward_pass_of_batch_norm_takes_what_the_cpus_allocator_gives_it(inputs, gradient, wants_inputs):
+    backward, ones = torch.ops.aten.native_batch_norm_backward.default, torch.ones(8)
+    arguments = gradient, inputs, ones, ones, ones, ones, ones, True, 1e-5, [wants_inputs, True, True]
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        backward(*arguments)
+    events = recorded.profiler.kineto_results.events()
+    given_back = [-event.nbytes() for event in events if event.name() == "[memory]" and event.nbytes() < 0]
+    # The results themselves are given back at the end.
+    num_large = given_back.count(inputs.nbytes) - wants_inputs
+    assert batch_norm_scratch(backward, arguments) == (inputs.nbytes,) * num_large
+
+
+class Standardized(brim.Workload):
+    """Weights that are normalized before they are used: of few samples they are the largest thing there is."""
+
+    def build(self):
+        self.weight = nn.Parameter(torch.ones(256, 256, 1, 1, device=self.device))
+
+    def batch(self, size):
+        return torch.ones(size, 256, 8, 8, device=self.device)
+
+    def step(self, batch):
+        rows = F.batch_norm(self.weight.reshape(1, 256, -1), None, None, training=True)
+        F.conv2d(batch, rows.reshape_as(self.weight)).sum().backward()
+        self.weight.grad = None
+
+
+def test_batch_norm_makes_its_gradient_twice_on_the_cpu_alone():
+    on_cpu, on_cuda = (trace(Standardized, Case(), 1, steps=1, capability=each) for each in (None, (8, 0)))
+    assert on_cpu.peak_bytes - on_cuda.peak_bytes == 256 * 256 * 4
