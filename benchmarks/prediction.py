@@ -12,8 +12,8 @@
 `cpu`, `timm`, `time`, `xmem` and `lengths` need timm and torchvision, the last two also the transformers of their time:
 `make benchmark-prediction` installs them apart. `bert` and `large` do without. `data/` says where the figures come
 from. Rows run in two processes and in an order of chance, so that a run that is stopped is a fair sample. One that was
-done is not done again: results are kept in `results/prediction-SET.jsonl` until that file is deleted. What all add up
-to is in `results/prediction.json`.
+done is not done again, only one that had a problem: results are kept in `results/prediction-SET.jsonl` until that file
+is deleted. What all of a set add up to is in `results/prediction.json`; a sample's figures are printed alone.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ import functools
 import itertools
 import json
 import math
-import multiprocessing
-import random
 import statistics
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.progress import track
+from kept_rows import KeptRows, RowsStoppedError, run_rows, spread
 
 if TYPE_CHECKING:
     from brim.devices.catalog import Gpu
@@ -43,7 +43,8 @@ HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
 MIB = 2**20
 NUM_PROCESSES = 2
-ORDER_SEED = 0
+# What shells expect of a program that Ctrl-C has ended.
+INTERRUPTED = 130
 ESTIMATORS = ("xmem", "dnnmem", "schedtune", "llmem")
 ZOO_SIZES = (2, 4, 8)
 TIMM_CAPABILITY = (8, 6)
@@ -262,24 +263,34 @@ SETS: dict[str, tuple[Callable[[], Iterator[dict[str, Any]]], Callable[[dict[str
 }
 
 
-def run_row(job: tuple[str, dict[str, Any]]) -> dict[str, Any]:
+def run_row(name: str, row: dict[str, Any]) -> dict[str, Any]:
     """Return a row with its result, or with why there is none."""
     import torch
 
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    name, row = job
     try:
         result = SETS[name][1](row)
-    except Exception as error:  # noqa: BLE001  a row that cannot be predicted is counted, not hidden
+    except Exception as error:  # a row that cannot be predicted is counted, not hidden
+        if missing := _missing_package(error):
+            raise ImportError(str(missing)) from error  # that says nothing about the row
         result = {"problem": f"{type(error).__name__}: {error}"[:300]}
     return {"row": row, **result}
+
+
+def _missing_package(error: BaseException | None) -> ImportError | None:
+    """Return why something could not be imported, where that is what an error comes from."""
+    while error is not None and not isinstance(error, ImportError):
+        error = error.__cause__
+    return error
 
 
 def summarize(name: str, results: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the figures that the rows add up to."""
     done = [result for result in results if "problem" not in result]
     summary: dict[str, Any] = {"num_rows": len(results), "num_failed": len(results) - len(done)}
+    if not done:
+        return summary
     if name == "large":
         return summary | {key: value for key, value in done[0].items() if key != "row"}
     if name == "timm":
@@ -294,11 +305,11 @@ def summarize(name: str, results: list[dict[str, Any]]) -> dict[str, Any]:
         summary["share_under_by_5_percent"] = sum(result["error"] < -0.05 for result in done) / len(done)
         for family in ("cnn", "transformer"):
             of_family = [result for result in done if result["row"]["family"] == family]
-            summary[f"median_error_of_{family}"] = statistics.median(abs(result["error"]) for result in of_family)
+            summary[f"median_error_of_{family}"] = _median([abs(result["error"]) for result in of_family])
             summary[f"num_under_by_5_percent_of_{family}"] = sum(result["error"] < -0.05 for result in of_family)
         for peer in ESTIMATORS:
-            summary[f"median_error_{peer}"] = statistics.median(
-                abs(result["peers"][peer]) for result in done if peer in result["peers"]
+            summary[f"median_error_{peer}"] = _median(
+                [abs(result["peers"][peer]) for result in done if peer in result["peers"]]
             )
     if name == "cpu":
         summary["num_models"] = len({result["row"]["model"] for result in done})
@@ -312,9 +323,19 @@ def _summarize_timm(done: list[dict[str, Any]]) -> dict[str, Any]:
     bracketed = [result for result in done if result["row"]["fails_batch"]]
     return {
         "num_bracketed": len(bracketed),
-        "share_inside": sum(result["inside"] for result in bracketed) / len(bracketed),
-        "share_interval_meets": sum(result["interval_meets"] for result in bracketed) / len(bracketed),
+        "share_inside": _share([result["inside"] for result in bracketed]),
+        "share_interval_meets": _share([result["interval_meets"] for result in bracketed]),
     }
+
+
+def _median(values: list[float]) -> float | None:
+    """Return the median; None of nothing, as in a small sample."""
+    return statistics.median(values) if values else None
+
+
+def _share(flags: list[bool]) -> float | None:
+    """Return how many of all are true; None of nothing."""
+    return sum(flags) / len(flags) if flags else None
 
 
 def _summarize_lengths(done: list[dict[str, Any]]) -> dict[str, Any]:
@@ -331,9 +352,13 @@ def _summarize_time(done: list[dict[str, Any]]) -> dict[str, Any]:
     per_operation = [result["trace_cpu_seconds"] / result["num_operations"] for result in done]
     sizes = [float(result["num_operations"]) for result in done]
     seconds = [float(result["trace_cpu_seconds"]) for result in done]
-    return {
+    medians = {
         "median_trace_cpu_seconds": statistics.median(seconds),
         "median_microseconds_per_operation": statistics.median(per_operation) * 1e6,
+    }
+    if len(set(sizes)) == 1 or len(set(seconds)) == 1:
+        return medians  # no line goes through one point
+    return medians | {
         "correlation_of_seconds_with_operations": statistics.correlation(sizes, seconds),
         # 1 is linear growth, 2 would be quadratic.
         "exponent_of_seconds_in_operations": statistics.linear_regression(
@@ -343,33 +368,42 @@ def _summarize_time(done: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run the rows that were not done yet, then print and keep what all add up to."""
+    """Run the rows that were not done yet, then print what all add up to, and keep it once the set is whole."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("set", choices=sorted(SETS))
-    parser.add_argument("--limit", type=int, help="rows to run, spread over the set; default: all")
-    parser.add_argument("--processes", type=int, default=NUM_PROCESSES, help="rows at once; default: %(default)s")
+    parser.add_argument("--limit", type=_positive, help="rows to run, spread over the set; default: all")
+    parser.add_argument("--processes", type=_positive, default=NUM_PROCESSES, help="rows at once; default: %(default)s")
     options = parser.parse_args()
-    rows = list(SETS[options.set][0]())
-    if options.limit:
-        rows = rows[:: max(1, len(rows) // options.limit)]
-    kept = RESULTS / f"prediction-{options.set}.jsonl"
-    results = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
-    done = [result["row"] for result in results]
-    jobs = [(options.set, row) for row in rows if row not in done]
-    random.Random(ORDER_SEED).shuffle(jobs)
-    with (
-        multiprocessing.get_context("spawn").Pool(options.processes, maxtasksperchild=20) as pool,
-        kept.open("a") as out,
-    ):
-        for result in track(pool.imap_unordered(run_row, jobs), total=len(jobs), description=options.set):
-            results.append(result)
-            out.write(json.dumps(result) + "\n")
-            out.flush()
+    try:
+        rows = list(SETS[options.set][0]())
+        kept = KeptRows(RESULTS / f"prediction-{options.set}.jsonl")
+        chosen = spread(rows, options.limit)
+        run_rows(partial(run_row, options.set), chosen, kept, processes=options.processes, description=options.set)
+    except ImportError as error:
+        sys.exit(f"A package is missing: {error}. `make benchmark-prediction` installs all and goes on with every set.")
+    except RowsStoppedError as stopped:
+        print(f"stopped: {stopped.num_done} of {stopped.num_rows} rows done; run it again to go on")
+        sys.exit(INTERRUPTED)
+    summary = summarize(options.set, kept.results)
+    print(json.dumps(summary, indent=2))
+    num_done = sum(row in kept for row in rows)
+    if num_done < len(rows):
+        print(f"This is a sample: {num_done} of {len(rows)} rows. results/prediction.json stays as it is.")
+    else:
+        _keep(options.set, summary)
+
+
+def _keep(name: str, summary: dict[str, Any]) -> None:
     document = RESULTS / "prediction.json"
     summaries = json.loads(document.read_text()) if document.exists() else {}
-    summaries[options.set] = summarize(options.set, results)
-    document.write_text(json.dumps(summaries, indent=2) + "\n")
-    print(json.dumps(summaries[options.set], indent=2))
+    document.write_text(json.dumps(summaries | {name: summary}, indent=2) + "\n")
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} rows are none: give 1 or more")
+    return number
 
 
 if __name__ == "__main__":
