@@ -63,12 +63,19 @@ class _Block:
 
 @dataclass(slots=True, eq=False)
 class _Pool:
-    """Free blocks by size, then address; best fit is the first that is large enough."""
+    """Free blocks by size, then address; best fit is the first that is large enough.
+
+    Attributes:
+        is_small: Whether it is for small requests.
+        least_rest: What must be left of a block, in bytes, for the rest to be split off.
+        free: Bytes, address and block; no two have the same address, so blocks are never compared.
+        tail: The last block of an expandable segment.
+    """
 
     is_small: bool
-    free: list[tuple[int, int]] = field(default_factory=list)
-    blocks: dict[int, _Block] = field(default_factory=dict)
-    tail: _Block | None = None  # the last block of an expandable segment
+    least_rest: int
+    free: list[tuple[int, int, _Block]] = field(default_factory=list)
+    tail: _Block | None = None
 
     @property
     def page_bytes(self) -> int:
@@ -76,16 +83,11 @@ class _Pool:
         return SMALL_SEGMENT_BYTES if self.is_small else LARGE_SEGMENT_BYTES
 
     def add(self, block: _Block) -> None:
-        insort(self.free, (block.num_bytes, block.address))
-        self.blocks[block.address] = block
+        insort(self.free, (block.num_bytes, block.address, block))
 
     def remove(self, block: _Block) -> None:
-        del self.free[bisect_left(self.free, (block.num_bytes, block.address))]
-        del self.blocks[block.address]
-
-    def take_best_fit(self, num_bytes: int) -> _Block | None:
-        index = bisect_left(self.free, (num_bytes, 0))
-        return self.blocks.pop(self.free.pop(index)[1]) if index < len(self.free) else None
+        removed = self.free.pop(bisect_left(self.free, (block.num_bytes, block.address, block)))
+        assert removed[2] is block
 
 
 class CachingAllocator:
@@ -99,7 +101,8 @@ class CachingAllocator:
     def __init__(self, *, capacity_bytes: int | None = None, expandable: bool = False) -> None:
         self._capacity_bytes = capacity_bytes
         self._expandable = expandable
-        self._small, self._large = _Pool(is_small=True), _Pool(is_small=False)
+        self._small = _Pool(is_small=True, least_rest=ROUND_BYTES)
+        self._large = _Pool(is_small=False, least_rest=ROUND_BYTES if expandable else SMALL_BYTES + ROUND_BYTES)
         self._next_address = 0
         self.allocated_bytes = self.reserved_bytes = 0
         self.peak_allocated_bytes = self.peak_reserved_bytes = 0
@@ -109,25 +112,30 @@ class CachingAllocator:
         """Return a block of at least `num_bytes`."""
         size = -(-num_bytes // ROUND_BYTES) * ROUND_BYTES
         pool = self._small if size <= SMALL_BYTES else self._large
-        block = pool.take_best_fit(size)
-        if block is None:
-            block = self._grow(pool, size) if self._expandable else self._new_segment(pool, size)
+        free = pool.free
+        index = bisect_left(free, (size,))
+        if index < len(free):
+            block = free.pop(index)[2]
+        elif self._expandable:
+            block = self._grow(pool, size)
+        else:
+            block = self._new_segment(pool, size)
         block.is_free = False
-        rest = block.num_bytes - size
-        if rest >= ROUND_BYTES if pool.is_small or self._expandable else rest > SMALL_BYTES:
+        if block.num_bytes - size >= pool.least_rest:
             self._split(block, size)
         self.allocated_bytes += block.num_bytes
-        self.peak_allocated_bytes = max(self.peak_allocated_bytes, self.allocated_bytes)
+        if self.allocated_bytes > self.peak_allocated_bytes:
+            self.peak_allocated_bytes = self.allocated_bytes
         return block
 
     def free_sizes(self) -> tuple[list[int], ...]:
         """Return how large the free blocks are: where a step leaves them as it found them, the next will too."""
-        return tuple([num_bytes for num_bytes, _ in pool.free] for pool in (self._small, self._large))
+        return tuple([num_bytes for num_bytes, _, _ in pool.free] for pool in (self._small, self._large))
 
     def drop_cache(self) -> None:
         """Give back to the driver every wholly free segment, or of an expandable one every wholly free page."""
         for pool in (self._small, self._large):
-            for block in list(pool.blocks.values()):
+            for _, _, block in list(pool.free):
                 if self._expandable:
                     self._unmap(block)
                 elif block.before is None and block.after is None:
@@ -139,31 +147,34 @@ class CachingAllocator:
         self.allocated_bytes -= block.num_bytes
         block.is_free = True
         pool = block.pool
-        for other in (block.before, block.after):
-            if other is not None and other.is_free:
-                pool.remove(other)
-                block = self._merge(block, other)
+        before, after = block.before, block.after
+        if after is not None and after.is_free:
+            pool.remove(after)
+            self._merge(block, after)
+        if before is not None and before.is_free:
+            pool.remove(before)
+            self._merge(before, block)
+            block = before
         pool.add(block)
 
     def _split(self, block: _Block, size: int) -> _Block:
-        rest = _Block(block.address + size, block.num_bytes - size, block.pool, before=block, after=block.after)
-        if rest.after is not None:
-            rest.after.before = rest
-        if block.pool.tail is block:
-            block.pool.tail = rest
+        pool, after = block.pool, block.after
+        rest = _Block(block.address + size, block.num_bytes - size, pool, before=block, after=after)
+        if after is not None:
+            after.before = rest
+        elif pool.tail is block:
+            pool.tail = rest
         block.after, block.num_bytes = rest, size
-        block.pool.add(rest)
+        pool.add(rest)
         return rest
 
-    def _merge(self, block: _Block, other: _Block) -> _Block:
-        first, second = (other, block) if other.address < block.address else (block, other)
-        first.num_bytes += second.num_bytes
-        first.after = second.after
-        if second.after is not None:
-            second.after.before = first
-        if first.pool.tail is second:
-            first.pool.tail = first
-        return first
+    def _merge(self, block: _Block, after: _Block) -> None:
+        block.num_bytes += after.num_bytes
+        block.after = after.after
+        if after.after is not None:
+            after.after.before = block
+        elif block.pool.tail is after:
+            block.pool.tail = block
 
     def _new_segment(self, pool: _Pool, size: int) -> _Block:
         if pool.is_small:
@@ -284,10 +295,11 @@ def _run(
     held: dict[int, _Block],
     cache_drops: frozenset[int],
 ) -> None:
+    allocate, free = allocator.allocate, allocator.free
     for number, num_bytes in events:
         if num_bytes:
-            held[number] = allocator.allocate(num_bytes)
+            held[number] = allocate(num_bytes)
         elif number in held:
-            allocator.free(held.pop(number))
+            free(held.pop(number))
         elif number in cache_drops:
             allocator.drop_cache()

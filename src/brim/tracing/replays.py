@@ -36,24 +36,35 @@ class Replays:
         self._cap = cap
         self._workspaces = cublas_bytes(gpu, trains=traced.has_backward)
         # What the line says of a size holds until that is traced, or the line dropped.
-        self._peaks: dict[tuple[int, int | None, bool], AllocatorPeaks | None] = {}
+        self._peaks: dict[tuple[int, bool, int | None], AllocatorPeaks | None] = {}
+        # Of sizes with room enough: where nothing was given back, any capacity that holds it leads to the same.
+        self._unreleased: dict[tuple[int, bool], AllocatorPeaks] = {}
 
     def peaks(self, microbatch: int, capacity_bytes: int | None) -> AllocatorPeaks | None:
         """Return the allocator's peaks at a microbatch; None where that does not fit."""
-        key = (microbatch, capacity_bytes, self._traced.is_on_line(microbatch))
+        size = (microbatch, self._traced.is_on_line(microbatch))
+        key = (*size, capacity_bytes)
         if key not in self._peaks:
-            try:
-                self._peaks[key] = replay(
-                    self._traced.events(microbatch),
-                    workspaces=self._workspaces,
-                    repetition=self._traced.repetition(microbatch),
-                    cache_drops=self._traced.cache_drops(microbatch),
-                    capacity_bytes=capacity_bytes,
-                    expandable=self._expandable,
-                )
-            except AllocatorFullError:
-                self._peaks[key] = None
+            peaks = self._unreleased.get(size)
+            if peaks is None or (capacity_bytes is not None and peaks.reserved_bytes > capacity_bytes):
+                peaks = self._replay(microbatch, capacity_bytes)
+            if peaks is not None and not peaks.num_releases:
+                self._unreleased[size] = peaks
+            self._peaks[key] = peaks
         return self._peaks[key]
+
+    def _replay(self, microbatch: int, capacity_bytes: int | None) -> AllocatorPeaks | None:
+        try:
+            return replay(
+                self._traced.events(microbatch),
+                workspaces=self._workspaces,
+                repetition=self._traced.repetition(microbatch),
+                cache_drops=self._traced.cache_drops(microbatch),
+                capacity_bytes=capacity_bytes,
+                expandable=self._expandable,
+            )
+        except AllocatorFullError:
+            return None
 
     def fits(self, microbatch: int, capacity_bytes: int) -> bool:
         """Return whether a microbatch fits."""

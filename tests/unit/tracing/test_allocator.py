@@ -177,3 +177,11 @@ def test_no_order_of_births_and_deaths_frees_anything_twice(
             assert capacity_bytes is not None
         else:
             assert peaks.allocated_bytes <= peaks.reserved_bytes
+
+
+@given(lives=LIVES, expandable=st.booleans(), more_bytes=st.integers(0, 64 * MIB))
+def test_a_capacity_changes_nothing_where_all_that_is_reserved_fits(lives, expandable, more_bytes):
+    deaths = [[(number, 0)] if num_freed % 2 else [] for number, (_, num_freed) in enumerate(lives)]
+    events = [event for number, (size, _) in enumerate(lives) for event in ((number, size), *deaths[number // 2])]
+    peaks = replay(events, expandable=expandable)
+    assert replay(events, expandable=expandable, capacity_bytes=peaks.reserved_bytes + more_bytes) == peaks
