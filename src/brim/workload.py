@@ -10,6 +10,7 @@ import keyword
 import os
 import sys
 import traceback
+from contextlib import redirect_stdout
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
@@ -91,9 +92,13 @@ def load(address: str) -> type[Workload]:
 
 
 def load_here(address: str) -> type[Workload]:
-    """Import a workload into this process; what its file raises is a `WorkloadError` with the file's own traceback."""
+    """Import a workload into this process; what its file raises is a `WorkloadError` with the file's own traceback.
+
+    What it prints goes to standard error.
+    """
     try:
-        return load(address)
+        with redirect_stdout(sys.stderr):
+            return load(address)
     except BrimError:
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001  the user's module may raise anything

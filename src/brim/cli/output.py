@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -81,6 +82,26 @@ def telling() -> Iterator[Callable[[str], None]]:
     console = Console(stderr=True, highlight=False)
     with console.status("") as status:
         yield (lambda line: status.update(f"{line} …")) if console.is_terminal else lambda line: console.print(line)
+
+
+@contextmanager
+def nothing_on_stdout() -> Iterator[None]:
+    """Let what is written in the block go to standard error, also by libraries and commands: it is no answer."""
+    try:
+        number = sys.stdout.fileno()
+    except (AttributeError, OSError):  # replaced by something that is no file
+        with redirect_stdout(sys.stderr):
+            yield
+        return
+    sys.stdout.flush()
+    kept = os.dup(number)
+    os.dup2(sys.stderr.fileno(), number)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, number)
+        os.close(kept)
 
 
 def print_text(markup: str) -> None:

@@ -53,8 +53,8 @@ def command(
     The step runs on fake tensors, and CUDA's allocator is replayed over what it asks for.
     """
     from brim.cases import parse_cases
-    from brim.cli.output import print_json_error, telling
-    from brim.cli.prediction_output import print_predictions, say_failures
+    from brim.cli.output import nothing_on_stdout, print_json_error, telling
+    from brim.cli.prediction_output import print_documents, print_predictions, say_failures
     from brim.cli.signals import end_like_ctrl_c
 
     found = _gpus(gpu or [], memory)
@@ -70,27 +70,40 @@ def command(
     from brim.workload import load_here
 
     runtime = runtime_here(cuda=cuda, expandable_segments=expandable_segments)
-    loaded = load_here(workload)
-    predictions: list[Prediction] = []
-    failures: list[BrimError | KeyboardInterrupt] = []
-    with end_like_ctrl_c(), telling() as tell:
+    with nothing_on_stdout(), end_like_ctrl_c(), telling() as tell:
+        loaded = load_here(workload)
         predict_case = partial(predict_all, loaded, gpus=found, runtime=runtime, fill=fill, cap=cap, tell=tell)
-        for each in cases:
-            try:
-                predictions += _answered(predict_case(cases=[each]), microbatch, tell)
-            except TraceError as error:  # of this case; others may have an answer
-                failures.append(error)
-            except KeyboardInterrupt as error:
-                failures.append(error)
-                break
-    if predictions:
-        print_predictions(workload, predictions, microbatch=microbatch, as_json=json, failures=failures)
-    elif json and failures and isinstance(failures[-1], KeyboardInterrupt):
+        predictions, failures = _predictions(
+            lambda case: _answered(predict_case(cases=[case]), microbatch, tell), cases
+        )
+        documents = [each.to_dict(workload, microbatch=microbatch) for each in predictions] if json else []
+    if documents:
+        print_documents(documents, failures)
+    elif predictions:
+        print_predictions(workload, predictions, microbatch=microbatch)
+    elif json and isinstance(failures[-1], KeyboardInterrupt):
         print_json_error(failures[-1])  # typer makes a mere exit code of it
     if failures:
         say_failures(failures[:-1])
         raise failures[-1]  # where it was interrupted, that
     return 0 if all(_fits_anywhere(predictions, each, microbatch) for each in cases) else NOTHING_FITS
+
+
+def _predictions(
+    predict: Callable[[Case], list[Prediction]], cases: Sequence[Case]
+) -> tuple[list[Prediction], list[BrimError | KeyboardInterrupt]]:
+    """Return what is predicted of cases, and what kept others from it."""
+    predictions: list[Prediction] = []
+    failures: list[BrimError | KeyboardInterrupt] = []
+    for case in cases:
+        try:
+            predictions += predict(case)
+        except TraceError as error:  # of this case; others may have an answer
+            failures.append(error)
+        except KeyboardInterrupt as error:
+            failures.append(error)
+            break
+    return predictions, failures
 
 
 def _answered(predictions: list[Prediction], microbatch: int | None, tell: Callable[[str], None]) -> list[Prediction]:

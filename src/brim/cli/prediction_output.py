@@ -19,26 +19,14 @@ from brim.units import format_bytes
 _MOST_DETAILED = 2
 
 
-def print_predictions(
-    workload: str,
-    predictions: Sequence[Predicted],
-    *,
-    microbatch: int | None,
-    as_json: bool = False,
-    failures: Sequence[BaseException] = (),
-) -> None:
-    """Print the answers, then, of few predictions, memory by kind and the modules that hold most; or a document.
+def print_predictions(workload: str, predictions: Sequence[Predicted], *, microbatch: int | None) -> None:
+    """Print the answers, then, of few predictions, memory by kind and the modules that hold most.
 
     Args:
         workload: Its address.
         predictions: The answers.
         microbatch: The size that was asked for; None for the largest.
-        as_json: Whether to print the document.
-        failures: What kept other cases from being predicted.
     """
-    if as_json:
-        _print_document([each.to_dict(workload, microbatch=microbatch) for each in predictions], failures)
-        return
     console = results_console()
     is_detailed = len(predictions) <= _MOST_DETAILED
     if microbatch is None or not is_detailed:
@@ -62,7 +50,8 @@ def say_failures(failures: Sequence[BaseException]) -> None:
         say(f"Error: {str(failure) or 'interrupted'}")
 
 
-def _print_document(documents: Sequence[Mapping[str, Any]], failures: Sequence[BaseException]) -> None:
+def print_documents(documents: Sequence[Mapping[str, Any]], failures: Sequence[BaseException]) -> None:
+    """Print one JSON document of all, with what kept other cases from being predicted."""
     if len(documents) == 1 and not failures:
         print_json(documents[0])
         return

@@ -47,6 +47,11 @@ class Searched(Protocol):
         ...
 
     @property
+    def keeps_batch(self) -> bool:
+        """Whether every step keeps its batch."""
+        ...
+
+    @property
     def is_random(self) -> bool:
         """Whether random numbers decide what runs."""
         ...
@@ -98,6 +103,11 @@ def remarks(prediction: Searched, *, is_searched: bool = True) -> list[str]:
         told.append(
             "A recurrent layer runs: what cuDNN keeps for it is estimated by what it kept in 2017, so the bounds may "
             "be too close. Measure with brim find."
+        )
+    if prediction.keeps_batch:
+        told.append(
+            "The step keeps its batch: with a new batch each time, as in training, every step would hold one more. "
+            "Keep no inputs, or copies on the host."
         )
     if prediction.is_random:
         told.append(

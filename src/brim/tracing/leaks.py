@@ -49,7 +49,8 @@ def check_leak(workload_class: type[Workload], case: Case, traces: Mapping[int, 
         raise TraceError(
             f"Every step holds {format_bytes(_steady_growth(longer[0]))} more than the one before at microbatch "
             f"{longer[0].microbatch}, made in {module or 'the step itself'}: something keeps tensors, e.g. a list of "
-            "losses or outputs. Keep loss.detach() or loss.item() instead, outside of the workload's step."
+            "losses or outputs. Keep loss.detach() or loss.item() instead, outside of the workload's step. Fill a "
+            "queue of fixed length in `build`."
         )
     return max(0, growth_bytes[0])
 

@@ -144,6 +144,11 @@ class Prediction:
         return self._traced.has_recurrence
 
     @property
+    def keeps_batch(self) -> bool:
+        """Whether every step keeps its batch: with a new one each time, every step would hold more."""
+        return self._traced.keeps_batch
+
+    @property
     def is_random(self) -> bool:
         """Whether random numbers of the host decide what runs: the draw that takes most is answered for."""
         return self._traced.is_random
@@ -245,6 +250,7 @@ class Prediction:
             "selects_all": self.selects_all,
             "has_recurrence": self.has_recurrence,
             "token_stride": self.token_stride,
+            "keeps_batch": self.keeps_batch,
             "is_random": self.is_random,
             "is_waiting": self.is_waiting,
             "is_unplaced": self.is_unplaced,

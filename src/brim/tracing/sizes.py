@@ -100,6 +100,11 @@ class TracedSizes:
         return any(traced.has_recurrence for traced in self._traces.values())
 
     @property
+    def keeps_batch(self) -> bool:
+        """Whether every step keeps its batch."""
+        return any(traced.keeps_batch for traced in self._traces.values())
+
+    @property
     def token_stride(self) -> int:
         """Of how many tokens of a long generation one is entered."""
         return max(traced.token_stride for traced in self._traces.values())

@@ -27,6 +27,7 @@ from brim.tracing.ledger import Ledger
 from brim.tracing.loaders import loaders_in_order
 from brim.tracing.places import GPU, AllOnGpu, Places, tensors_in
 from brim.tracing.record import Phase, Record
+from brim.tracing.references import BatchReferences
 from brim.tracing.refusals import told
 from brim.tracing.shortcuts import Shortcuts
 from brim.tracing.unknown import Values, values_of_trace
@@ -48,6 +49,7 @@ class Trace:
         has_recurrence: Whether a recurrent layer ran, whose cuDNN kernels keep what a trace does not show.
         token_stride: Of how many tokens of a long generation one was entered.
         batch_rows: Of the tensors in the batch, how long their first dimension is.
+        keeps_batch: Whether every step keeps its batch, so that with one of its own each would hold more.
         draws: Whether random numbers of the host may decide what runs.
         num_updates: How often the optimizer that stepped least did so; None without any.
         asks_gpu: Whether the workload asked which GPU it runs on, so that others may trace otherwise.
@@ -65,6 +67,7 @@ class Trace:
     has_recurrence: bool = False
     token_stride: int = 1
     batch_rows: tuple[int, ...] = ()
+    keeps_batch: bool = False
     draws: bool = False
     num_updates: int | None = None
     asks_gpu: bool = False
@@ -153,6 +156,7 @@ def _trace(
         draws = Draws()
         with _phase("batch", values):
             batch = workload.batch(microbatch)
+        references = BatchReferences(batch)
         batch_rows = tuple(tensor.shape[0] for tensor in tensors_in(batch) if tensor.dim())
         ledger.phase = Phase.FORWARD
         num_before = ledger.num_operations
@@ -162,6 +166,7 @@ def _trace(
                 workload.step(batch)
             watch.mark_gradients()
             held_bytes.append(ledger.live_bytes)
+            references.after_step()
         record = ledger.record
         is_drawn = draws.are_made(are_asked=values.asks_known)
     if ledger.num_operations == num_before:
@@ -176,6 +181,7 @@ def _trace(
         has_recurrence=ledger.has_recurrence,
         token_stride=ledger.token_stride,
         batch_rows=batch_rows,
+        keeps_batch=references.grow(),
         draws=is_drawn,
         num_updates=watch.num_updates(vars(workload)),
         asks_gpu=answers is not None and answers.is_asked,

@@ -28,6 +28,25 @@ def test_json_is_the_documented_prediction(brim_cli):
     assert document["modules"]
 
 
+def test_json_is_one_document_whatever_the_workload_writes(brim_cli, tmp_path):
+    path = tmp_path / "noisy.py"
+    path.write_text(
+        "import os\n"
+        "print('loading')\n"
+        "os.system('echo from a command')\n"
+        f"exec(open({str(SIMPLE)!r}).read())\n"
+        "class Noisy(Train):\n"
+        "    def step(self, batch):\n"
+        "        print('a step')\n"
+        "        os.write(1, b'past Python')\n"
+        "        super().step(batch)\n"
+    )
+    run = brim_cli("predict", f"{path}:Noisy", "--gpu", "rtx-3090", "--cap", "8", "--json")
+    assert json.loads(run.stdout)["largest"] == 8
+    for written in ("loading", "from a command", "a step", "past Python"):
+        assert written in run.stderr
+
+
 def test_nothing_fits_is_exit_code_3_with_what_is_missing(brim_cli):
     run = brim_cli("predict", f"{SIMPLE}:Train", "--memory", "410MiB")
     assert run.returncode == 3

@@ -94,3 +94,19 @@ def test_a_step_that_runs_nothing_is_refused():
 
     with pytest.raises(TraceError, match="the step runs no torch operation"):
         TracedSizes(Nothing, Case(), capability=(8, 6))
+
+
+def test_a_step_that_keeps_its_batch_is_told_so():
+    class KeepsInputs(Train):
+        def step(self, batch):
+            super().step(batch)
+            self.kept.append(batch)
+
+    class KeepsTheLast(Train):
+        def step(self, batch):
+            super().step(batch)
+            self.last = batch
+
+    assert TracedSizes(KeepsInputs, Case(), capability=(8, 6)).keeps_batch
+    assert not TracedSizes(KeepsTheLast, Case(), capability=(8, 6)).keeps_batch
+    assert not TracedSizes(Train, Case(), capability=(8, 6)).keeps_batch
