@@ -107,6 +107,7 @@ benchmark-prediction: $(VENV)/.installed-vision $(VENV)/.installed-measured
 	PYTHONPATH=$(VISION) $(BIN)/python benchmarks/prediction.py time --processes 1
 	$(BIN)/python benchmarks/prediction.py bert
 	$(BIN)/python benchmarks/prediction.py large
+	$(BIN)/python benchmarks/prediction.py tokens
 
 # cuDNN without cuBLAS, on which it depends and which does not start without a GPU; in a directory of its own, because
 # nothing else needs it.

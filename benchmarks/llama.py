@@ -1,4 +1,4 @@
-"""A transformer of 70 billion parameters from its configuration, trained with checkpointing."""
+"""Transformers from their configurations: 70 billion parameters in training, and four layers that generate."""
 
 import torch
 import transformers
@@ -37,3 +37,31 @@ class Llama70b(brim.Workload):
         self.model(input_ids=batch, labels=batch).loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
+
+
+class LlamaGenerate(brim.Workload):
+    """Writes 256 tokens after 8, so that the cache makes the peak."""
+
+    kind = "generate"
+
+    def build(self) -> None:
+        """Make the model."""
+        config = transformers.LlamaConfig(
+            hidden_size=1024,
+            intermediate_size=2816,
+            num_hidden_layers=4,
+            num_attention_heads=16,
+            num_key_value_heads=4,
+            vocab_size=32000,
+            pad_token_id=0,
+        )
+        self.model = transformers.LlamaForCausalLM(config).to(self.device).eval()
+
+    def batch(self, size: int) -> torch.Tensor:
+        """Return `size` beginnings."""
+        return torch.ones(size, 8, dtype=torch.long, device=self.device)
+
+    @torch.no_grad()
+    def step(self, batch: torch.Tensor) -> None:
+        """Go on with them."""
+        self.model.generate(batch, attention_mask=torch.ones_like(batch), max_new_tokens=256, do_sample=False)

@@ -7,6 +7,7 @@
     python benchmarks/prediction.py lengths         # what a first batch of shorter texts does to four of them
     python benchmarks/prediction.py bert            # seven ways to train bert-large on a V100
     python benchmarks/prediction.py large           # what it takes to trace 70 billion parameters
+    python benchmarks/prediction.py tokens          # what it saves and costs not to trace every token of a generation
     python benchmarks/prediction.py timm --limit 20 # a sample, spread over the file
 
 `cpu`, `timm`, `time`, `xmem` and `lengths` need timm and torchvision, the last two also the transformers of their time:
@@ -62,6 +63,9 @@ LENGTHS_RUNS = (
 FIRST_TOKENS = (128, 127, 120, 110, 90, 60)
 # The third step has the outputs of a full batch beside its own.
 LENGTHS_STEPS = 3
+# How a generation is entered: every token traced; all that follow from the first ones; as many of these as have so many
+# events, 420 a token.
+TOKENS_ROWS = (None, 120_000, 53_760, 26_880, 13_440, 6_720)
 # Batch, settings and the driver's "used" in MiB with 1,343 for the context. Source: transformers' guide to training on
 # one GPU.
 BERT_ROWS: tuple[tuple[str, int, dict[str, Any], int], ...] = (
@@ -215,6 +219,27 @@ def large_row(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def tokens_row(row: dict[str, Any]) -> dict[str, Any]:
+    """Predict a generation of which some tokens are traced, and some others entered."""
+    from brim.tracing import decoding
+    from brim.tracing.prediction import predict
+    from llama import LlamaGenerate
+
+    if row["most_events"] is None:
+        decoding._PERIODS = ()
+    else:
+        decoding.MOST_EVENTS = row["most_events"]
+    started = time.process_time()
+    prediction = predict(LlamaGenerate, gpu="rtx-3090")
+    traced_seconds = time.process_time() - started
+    return {
+        "largest": prediction.largest,
+        "token_stride": prediction.token_stride,
+        "two_traces_cpu_seconds": round(traced_seconds, 1),
+        "cpu_seconds": round(time.process_time() - started, 1),
+    }
+
+
 def _csv_rows(name: str) -> Iterator[dict[str, Any]]:
     with (HERE / "data" / name).open() as lines:
         yield from (row for row in csv.DictReader(lines) if row.get("oom") != "true")
@@ -259,6 +284,7 @@ SETS: dict[str, tuple[Callable[[], Iterator[dict[str, Any]]], Callable[[dict[str
     "xmem": (lambda: _csv_rows("xmem-runs.csv"), xmem_row),
     "lengths": (_lengths_rows, lengths_row),
     "bert": (_bert_rows, bert_row),
+    "tokens": (lambda: ({"most_events": most} for most in TOKENS_ROWS), tokens_row),
     "large": (lambda: iter([{"model": "llama-70b", "capability": [9, 0]}]), large_row),
 }
 
@@ -299,6 +325,8 @@ def summarize(name: str, results: list[dict[str, Any]]) -> dict[str, Any]:
         return summary | _summarize_time(done)
     if name == "lengths":
         return summary | _summarize_lengths(done)
+    if name == "tokens":
+        return summary | _summarize_tokens(done)
     errors = [abs(result["error"]) for result in done]
     summary |= {"median_error": statistics.median(errors), "worst_error": max(errors)}
     if name == "xmem":
@@ -336,6 +364,20 @@ def _median(values: list[float]) -> float | None:
 def _share(flags: list[bool]) -> float | None:
     """Return how many of all are true; None of nothing."""
     return sum(flags) / len(flags) if flags else None
+
+
+def _summarize_tokens(done: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return, by the stride, how much larger the answer is than with every token traced; and what time is saved."""
+    by_events = {result["row"]["most_events"]: result for result in done}
+    whole = by_events.pop(None)
+    return {
+        "largest": whole["largest"],
+        "too_large_by_stride": {
+            each["token_stride"]: round(each["largest"] / whole["largest"] - 1, 4) for each in by_events.values()
+        },
+        "traces_faster": round(whole["two_traces_cpu_seconds"] / by_events[120_000]["two_traces_cpu_seconds"], 1),
+        "all_faster": round(whole["cpu_seconds"] / by_events[120_000]["cpu_seconds"], 1),
+    }
 
 
 def _summarize_lengths(done: list[dict[str, Any]]) -> dict[str, Any]:
