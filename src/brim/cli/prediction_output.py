@@ -32,7 +32,7 @@ def print_predictions(workload: str, predictions: Sequence[Predicted], *, microb
     if microbatch is None or not is_detailed:
         what = "the largest microbatch, with likely bounds" if microbatch is None else f"microbatch {microbatch:,}"
         table = answer_table(predictions, microbatch=microbatch)  # which searches, and may end in an error
-        console.print(Text(f"{workload} ({predictions[0].kind}), {what}:", "bold"), soft_wrap=True)
+        console.print(Text(f"{workload} ({predictions[0].kind}), {what}:", "bold"))
         console.print(table)
     if is_detailed:
         for prediction in predictions:

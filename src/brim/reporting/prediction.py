@@ -16,12 +16,14 @@ from brim.reporting.remarks import Searched
 from brim.units import format_bytes
 
 _BAR_WIDTH = 40
-_LEAST_BAR_WIDTH = 10
+_LEAST_BAR_WIDTH = 9
 # From this many columns on a terminal shows all of the memory table; narrower ones do without the allocator's share.
 _WHOLE_WIDTH = 120
 # How many columns the rest of the table takes beside the bar, at most.
 _BESIDE_BAR = 90
 _BESIDE_NARROW_BAR = 66
+# Below it, a verdict in full would be broken.
+_VERDICT_WIDTH = 78
 _COLORS = {
     "parameters": "blue",
     "gradients": "cyan",
@@ -140,11 +142,12 @@ def _fit(prediction: Predicted, microbatch: int) -> Text:
     return Text.assemble(_verdict(prediction, microbatch), f", {needed}")
 
 
-def _verdict(prediction: Predicted, microbatch: int) -> Text:
+def _verdict(prediction: Predicted, microbatch: int, *, is_brief: bool = False) -> Text:
     if prediction.fits(microbatch):
         return Text("fits", "green")
-    told = "does not fit: fragmented" if prediction.is_fragmented(microbatch) else "does not fit"
-    return Text(told, "red")
+    if prediction.is_fragmented(microbatch):
+        return Text("fragmented" if is_brief else "does not fit: fragmented", "red")
+    return Text("too large" if is_brief else "does not fit", "red")
 
 
 def memory_table(
@@ -170,7 +173,7 @@ def memory_table(
             ),
             *([format_bytes(peak.allocated_bytes), format_bytes(peak.reserved_bytes)] if is_whole else []),
             format_bytes(peak.device_bytes),
-            _verdict(prediction, size),
+            _verdict(prediction, size, is_brief=width < _VERDICT_WIDTH),
         )
     return table
 
