@@ -25,7 +25,14 @@ _NEEDS_GPU = (
     "NVIDIA driver",
     "No CUDA GPUs",
     "not linked with support for cuda",
+    "Tried to instantiate dummy base class",
 )
+# What to pass to functions that else look at values for it.
+_HINTS = {
+    "one_hot(": " Pass num_classes to one_hot.",
+    "bincount(": " Pass minlength to bincount.",
+    "repeat_interleave(": " Pass output_size to repeat_interleave.",
+}
 # How torch says that a tensor is sparse.
 _SPARSE = "Cannot access storage of"
 # How torch says that a fake tensor has no values to show.
@@ -67,16 +74,17 @@ def _not_on_fakes(error: Exception, phase: str) -> str | None:
             f"{where} runs an optimizer that asks for values, which a trace does not have. Predict with another that "
             "keeps as much."
         )
+    hint = next((hint for name, hint in _HINTS.items() if name in where), "")
     if isinstance(error, DataDependentOutputException):
         return (
             f"{where} asks for a tensor's value ({error.func}), which a trace does not have. "
             f"Keep such a question out of the workload's {phase}, or answer it with the worst case. A number that is "
-            "only printed or kept is fine as `.item()`."
+            f"only printed or kept is fine as `.item()`.{hint}"
         )
     if isinstance(error, DynamicOutputShapeException):
         return (
             f"{where} makes a tensor whose size depends on values ({error.func}), which a trace does not have. "
-            "Give it a fixed, worst-case size in the workload."
+            f"Give it a fixed, worst-case size in the workload.{hint}"
         )
     if isinstance(error, UnsupportedOperatorException) or "fake impl" in str(error):
         operator = getattr(error, "func", None) or _named_operator(error)

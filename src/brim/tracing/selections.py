@@ -67,10 +67,21 @@ def _ctc_loss_backward(gradient: torch.Tensor, log_probs: torch.Tensor, *args: A
     return torch.empty_like(log_probs), [torch.empty_like(log_alpha)]
 
 
+def _bincount(
+    values: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0
+) -> tuple[Any, list[torch.Tensor]]:
+    """Return as many counts as are asked for at the least, as of classes, whose number is known."""
+    if not minlength:
+        return NotImplemented, []
+    dtype = torch.long if weights is None else torch.float64
+    return torch.empty(minlength, dtype=dtype, device=values.device), []
+
+
 _SELECTIONS: Mapping[Any, Callable[..., tuple[Any, list[torch.Tensor]]]] = {
     _aten.nonzero.default: _places,
     _aten.masked_select.default: _masked_select,
     _aten.index.Tensor: _index,
+    _aten.bincount.default: _bincount,
     _aten._ctc_loss.default: _ctc_loss,
     _aten._ctc_loss.Tensor: _ctc_loss,
     _aten._ctc_loss_backward.default: _ctc_loss_backward,

@@ -92,3 +92,29 @@ def test_a_prediction_tells_that_it_counted_all():
 def test_a_size_without_a_bound_is_refused():
     with pytest.raises(TraceError, match="makes a tensor whose size depends on values"):
         trace(Counts, Case(), 4)
+
+
+def test_counts_of_classes_are_as_many_as_are_asked_for():
+    class Counts(brim.Workload):
+        kind = "eval"
+        num_classes = 21
+
+        def batch(self, size):
+            return torch.ones(size, 64, dtype=torch.long, device=self.device)
+
+        def step(self, batch):
+            assert torch.bincount(batch.flatten(), minlength=self.num_classes).shape == (21,)
+
+    class Unknown(Counts):
+        def step(self, batch):
+            torch.bincount(batch.flatten())
+
+    class OneHot(Counts):
+        def step(self, batch):
+            torch.nn.functional.one_hot(batch)
+
+    assert trace(Counts, Case(), 4, capability=(8, 6)).num_operations
+    with pytest.raises(TraceError, match="Pass minlength to bincount"):
+        trace(Unknown, Case(), 4, capability=(8, 6))
+    with pytest.raises(TraceError, match="Pass num_classes to one_hot"):
+        trace(OneHot, Case(), 4, capability=(8, 6))
