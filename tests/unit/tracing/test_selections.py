@@ -99,6 +99,9 @@ def test_counts_of_classes_are_as_many_as_are_asked_for():
         kind = "eval"
         num_classes = 21
 
+        def build(self):
+            pass
+
         def batch(self, size):
             return torch.ones(size, 64, dtype=torch.long, device=self.device)
 
