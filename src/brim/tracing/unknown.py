@@ -7,7 +7,10 @@ to be finite, or only a learning rate depends on it.
 
 from __future__ import annotations
 
+import ast
 import builtins
+import functools
+import linecache
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -176,20 +179,12 @@ for _name in _QUESTIONS.split():
     setattr(UnknownNumber, f"__{_name}__", refuse)
 
 
-class _FloatType(type):
-    """What `float` is in a workload's own file: numbers that are unknown stay so."""
-
-    def __instancecheck__(cls, value: Any) -> bool:
-        return isinstance(value, builtins.float)
-
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        if args and isinstance(args[0], torch.Tensor):
-            return args[0].item() if args[0].is_floating_point() else builtins.float(args[0])
-        return args[0] if args and isinstance(args[0], UnknownNumber) else builtins.float(*args, **kwargs)
-
-
-class _Float(builtins.float, metaclass=_FloatType):
-    __name__ = "float"
+def _float(*args: Any) -> Any:
+    """Do what `float` does, in a workload's own file; numbers that are unknown stay so."""
+    number = args[0].item() if args and isinstance(args[0], torch.Tensor) else None
+    if isinstance(number, UnknownNumber):
+        return number
+    return args[0] if args and isinstance(args[0], UnknownNumber) else builtins.float(*args)
 
 
 @contextmanager
@@ -201,7 +196,7 @@ def values_of_trace(module: ModuleType | None) -> Iterator[Values]:
     """
     global _current
     before, _current = _current, Values()
-    patched = {"float": _Float} if module is not None and "float" not in vars(module) else {}
+    patched = {"float": _float} if module is not None and _only_calls_float(module) else {}
     try:
         with (
             mock.patch.dict({} if module is None else vars(module), patched),
@@ -210,6 +205,16 @@ def values_of_trace(module: ModuleType | None) -> Iterator[Values]:
             yield _current
     finally:
         _current = before
+
+
+@functools.cache
+def _only_calls_float(module: ModuleType) -> bool:
+    """Return whether a module uses `float` to make numbers alone, and not as a type that others know."""
+    tree = ast.parse("".join(linecache.getlines(getattr(module, "__file__", None) or "")))
+    nodes = list(ast.walk(tree))
+    called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+    named = [node for node in nodes if isinstance(node, ast.Name) and node.id == "float"]
+    return "float" not in vars(module) and all(id(node) in called for node in named)
 
 
 def _format_tensor(tensor: torch.Tensor, spec: str) -> str:

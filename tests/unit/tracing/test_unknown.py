@@ -12,6 +12,7 @@ from brim.cases import Case
 from brim.errors import TraceError
 from brim.tracing import trace
 from brim.tracing.unknown import UnknownNumber
+from brim.workload import load
 
 
 class Logs(brim.Workload):
@@ -88,7 +89,6 @@ class Counts(Logs):
         self.total += correct
         self.history.append(f"{correct / 8:.1%} of {correct:d}, loss {loss.detach():.3f}")
         self.history.append(float(loss) + float(correct) + float("1.5") + float(2))
-        assert isinstance(1.0, float)
         scaled = correct * loss.detach() / max(1, 2)
         assert scaled.square().shape == ()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0, error_if_nonfinite=True)
@@ -140,3 +140,20 @@ def test_of_a_librarys_line_the_one_that_called_it_is_told():
 
     with pytest.raises(TraceError, match=r"called by test_unknown\.py:\d+ \(numpy\.mean\(\[loss\.item\(\)\]\)\)"):
         trace(Averages, Case(), 4)
+
+
+def test_a_file_that_uses_float_as_a_type_keeps_it(tmp_path):
+    path = tmp_path / "typed.py"
+    path.write_text(
+        "import brim, numpy, torch\n"
+        "class Typed(brim.Workload):\n"
+        "    kind = 'eval'\n"
+        "    def build(self):\n"
+        "        self.model = torch.nn.Linear(8, 8).to(self.device)\n"
+        "    def batch(self, size):\n"
+        "        assert numpy.zeros(3, dtype=float).dtype == numpy.float64\n"
+        "        return torch.zeros(size, 8, device=self.device)\n"
+        "    def step(self, batch):\n"
+        "        self.model(batch)\n"
+    )
+    assert trace(load(f"{path}:Typed"), Case(), 4).num_operations
