@@ -111,7 +111,7 @@ def remarks(prediction: Searched, *, is_searched: bool = True) -> list[str]:
         )
     if prediction.is_random:
         told.append(
-            "Random numbers decide what batch or step makes: the answer is for the largest of four draws. Make both "
+            "Random numbers decide what batch or step makes: the answer is for the largest of a few draws. Make both "
             "the worst case."
         )
     if prediction.is_waiting:

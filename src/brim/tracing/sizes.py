@@ -26,6 +26,8 @@ _SECOND_LOOK = (64, 1024)
 _FAR = 4096
 # How many operations a trace may have where they grow with the microbatch; about 5,000 take a second.
 _MOST_OPERATIONS = 50_000
+# How many make a trace long, so that it is not run again with several draws of random numbers.
+_LONG_OPERATIONS = 10_000
 # From when on operations grow with the microbatch, as a ratio to those of the smallest.
 _GROWN = 2
 # How many steps are traced where an optimizer does not step in each: gradients of so many batches may be accumulated.
@@ -202,7 +204,8 @@ class TracedSizes:
     def _draw_again(self, microbatch: int) -> bool:
         """Trace with other random numbers, stay with those that take most, and return whether they matter."""
         drawn = {self._seed: self._trace(microbatch)}
-        for self._seed in OTHER_SEEDS:
+        is_long = drawn[self._seed].num_operations > _LONG_OPERATIONS
+        for self._seed in OTHER_SEEDS[:1] if is_long else OTHER_SEEDS:
             self._traces.clear()
             drawn[self._seed] = self._trace(microbatch)
         self._seed = max(drawn, key=lambda seed: _asked_bytes(drawn[seed].record))

@@ -35,7 +35,7 @@ def test_where_no_cap_was_given_none_is_spoken_of():
 def test_a_workload_that_is_not_what_it_says_is_told_so():
     assert "bounds may be too close" in remarks(ended(has_recurrence=True))[0]
     assert "every step would hold one more" in remarks(ended(keeps_batch=True))[0]
-    assert "largest of four draws" in remarks(ended(is_random=True))[0]
+    assert "largest of a few draws" in remarks(ended(is_random=True))[0]
     assert "not seen to step twice" in remarks(ended(is_waiting=True))[0]
     assert "one token in 3 was replayed" in remarks(ended(token_stride=3))[0]
     assert "put on self.device" in remarks(ended(is_unplaced=True), is_searched=False)[0]
