@@ -312,6 +312,11 @@ class Ledger(TorchDispatchMode):
             number = entry[0]
             self._storages[number] = self._storages[number].marked(kind, module)
 
+    def is_given(self, tensor: torch.Tensor) -> bool:
+        """Return whether a tensor is part of the batch."""
+        entry = self._alive.get(tensor.untyped_storage()._cdata)
+        return entry is not None and self._storages[entry[0]].phase is Phase.BATCH
+
     def module_of(self, tensor: torch.Tensor) -> str:
         """Return whose a tensor's storage is."""
         entry = self._alive.get(tensor.untyped_storage()._cdata)

@@ -8,10 +8,12 @@ most; `while …:` likewise; `assert …` and `if …: raise` hold in a job that
 from __future__ import annotations
 
 import ast
+import dis
 import functools
 import linecache
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
@@ -23,8 +25,8 @@ _TORCH = str(Path(torch.__file__).parent)
 _HERE = str(Path(__file__).parent)
 # transformers asks about its texts, and is answered by those who know them (`generation.py`).
 _ANSWERED_ELSEWHERE = "transformers.generation"
-# How often a line is answered in one trace before its loop is taken for endless: more tokens than anybody generates.
-MOST_ANSWERS = 16_384
+# How often a line is answered in one trace before its loop is taken for endless: more tokens than most generate.
+MOST_ANSWERS = 4_096
 
 
 class EndlessLoopError(DataDependentOutputException):
@@ -37,13 +39,23 @@ class _Test:
 
     Attributes:
         lines: Where it stands.
-        answer: What every tensor in it is to be; None where they are not to be the same.
+        answers: What each of the things that it looks at is to be, with where that stands.
         is_endless: Whether nothing else ends the loop around it.
     """
 
     lines: range
-    answer: bool | None
+    answers: tuple[tuple[ast.expr, bool], ...]
     is_endless: bool
+
+    def answer(self, frame: FrameType) -> bool | None:
+        """Return what is to be answered; None where it is not plain which of several things is asked about."""
+        if len({answer for _, answer in self.answers}) == 1:
+            return self.answers[0][1]
+        at = _position(frame)
+        found = [
+            answer for looked_at, answer in self.answers if at is not None and _start(looked_at) <= at < _end(looked_at)
+        ]
+        return found[0] if len(found) == 1 else None
 
 
 class Questions:
@@ -64,11 +76,12 @@ class Questions:
         if not tests:
             return None
         test = min(tests, key=lambda test: len(test.lines))
+        answer = test.answer(frame)
         place = (frame.f_code, frame.f_lineno)
         self._answered[place] += 1
-        if test.answer is not None and (test.is_endless or self._answered[place] > MOST_ANSWERS):
+        if answer is not None and (test.is_endless or self._answered[place] > MOST_ANSWERS):
             raise EndlessLoopError(torch.ops.aten._local_scalar_dense.default)
-        return test.answer
+        return answer
 
 
 def asking_frame() -> FrameType | None:
@@ -111,10 +124,11 @@ class _Finder(ast.NodeVisitor):
         self._visit_loop(node)
 
     def visit_If(self, node: ast.If) -> None:
-        last = node.body[-1]
-        if isinstance(last, ast.Raise) or (self._loops and isinstance(last, (ast.Break, ast.Continue, ast.Return))):
-            is_endless = not isinstance(last, ast.Raise) and _never_ends(self._loops[-1])
-            self._add(node.test, wanted=False, is_endless=is_endless and _is_alone(node.test))
+        if isinstance(node.body[-1], ast.Raise):
+            self._add(node.test, wanted=False, is_endless=False)
+        elif self._loops and (_only_ends(node.body) or _only_ends(node.orelse)):
+            is_endless = _never_ends(self._loops[-1]) and _is_alone(node.test)
+            self._add(node.test, wanted=not _only_ends(node.body), is_endless=is_endless)
         self.generic_visit(node)
 
     def visit_Assert(self, node: ast.Assert) -> None:
@@ -126,23 +140,59 @@ class _Finder(ast.NodeVisitor):
         self._loops.pop()
 
     def _add(self, test: ast.expr, *, wanted: bool, is_endless: bool) -> None:
-        flips = _flips(test)
         self.tests.append(
             _Test(
                 lines=range(test.lineno, (test.end_lineno or test.lineno) + 1),
-                answer=wanted != flips.pop() if len(flips) == 1 else None,
+                answers=tuple(_looked_at(test, wanted)),
                 is_endless=is_endless,
             )
         )
 
 
-def _flips(test: ast.expr) -> set[bool]:
-    """Return whether what a test looks at is negated on the way to its outcome; both where it is here and there."""
+def _looked_at(test: ast.expr, wanted: bool) -> Iterator[tuple[ast.expr, bool]]:
+    """Yield what a test looks at, each with what it has to be for the outcome that is wanted."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return {not each for each in _flips(test.operand)}
-    if isinstance(test, ast.BoolOp):
-        return {each for value in test.values for each in _flips(value)}
-    return {False}
+        yield from _looked_at(test.operand, not wanted)
+    elif isinstance(test, ast.BoolOp):
+        for value in test.values:
+            yield from _looked_at(value, wanted)
+    elif isinstance(test, ast.Compare) and isinstance(test.ops[-1], ast.NotIn):
+        yield test, not wanted  # asked is whether it is in
+    else:
+        yield test, wanted
+
+
+def _position(frame: FrameType) -> tuple[int, int] | None:
+    """Return line and column of what a frame asks about now; None before Python 3.11, which does not tell.
+
+    An instruction that asks, such as a jump, is told to stand elsewhere; that before it made what is asked about.
+    """
+    before = [each for each in dis.get_instructions(frame.f_code) if each.offset < frame.f_lasti]
+    positions = getattr(before[-1], "positions", None) if before else None
+    if positions is None or positions.lineno is None or positions.col_offset is None:
+        return None
+    return positions.lineno, positions.col_offset
+
+
+def _start(node: ast.expr) -> tuple[int, int]:
+    return node.lineno, node.col_offset
+
+
+def _end(node: ast.expr) -> tuple[int, int]:
+    return node.end_lineno or node.lineno, node.end_col_offset or sys.maxsize
+
+
+def _only_ends(body: list[ast.stmt]) -> bool:
+    """Return whether statements do nothing that takes memory but end a loop, at once or by a flag."""
+    ends = isinstance(body[-1], (ast.Break, ast.Return)) if body else False
+    has_flag = any(isinstance(each, ast.Assign) for each in body)
+    return (ends or has_flag) and all(_is_light(each) for each in body)
+
+
+def _is_light(statement: ast.stmt) -> bool:
+    if isinstance(statement, (ast.Assign, ast.Return)):
+        return statement.value is None or isinstance(statement.value, (ast.Constant, ast.Name, ast.Attribute))
+    return isinstance(statement, (ast.Break, ast.Pass))
 
 
 def _is_alone(test: ast.expr) -> bool:

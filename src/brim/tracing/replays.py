@@ -18,6 +18,8 @@ _NUM_ABOVE = 8
 _ROUND_SIZE = 8
 # How far below the answer another size must lie, as a ratio, for the slope between them to be no accident.
 _APART = 1.05
+# From when on a bracket counts as open, as a ratio of its ends.
+_OPEN = 1.01
 
 
 class Replays:
@@ -141,7 +143,7 @@ class Replays:
         if above is None or not self.fits(above, capacities[1]):
             most = largest
         # Where the bracket stayed open, the largest may be anywhere in it.
-        return least, most if above is None or above <= largest * _APART else max(most, above - 1)
+        return least, most if above is None or above <= largest * _OPEN else max(most, above - 1)
 
     def fits_above(self, above: int, most: int, capacity_bytes: int) -> int | None:
         """Return the largest of a few sizes above one that does not fit, and up to `most`, that does; None without."""

@@ -25,6 +25,7 @@ from brim.tracing.generation import generation_to_the_end
 from brim.tracing.gpu_questions import memory_of
 from brim.tracing.ledger import Ledger
 from brim.tracing.loaders import loaders_in_order
+from brim.tracing.masks import masks_looked_at
 from brim.tracing.places import GPU, AllOnGpu, Places, tensors_in
 from brim.tracing.record import Phase, Record
 from brim.tracing.references import BatchReferences
@@ -138,6 +139,7 @@ def _trace(
             Ledger(backing, Shortcuts(mode), capability=capability, microbatch=microbatch, places=places, tell=tell)
         )
         ledger.values = values
+        values.is_given = ledger.is_given
         if capability is not None:
             stack.enter_context(memory_of(ledger))
         stack.enter_context(modules_faked_when_moved(mode))
@@ -150,6 +152,7 @@ def _trace(
             if places is None or places.has(tensor):
                 ledger.enter(tensor)
         watch.name_modules(vars(workload))
+        stack.enter_context(masks_looked_at())
         ledger.generation = stack.enter_context(generation_to_the_end(ledger))
         ledger.phase = Phase.BATCH
         values.refused.clear()  # what was refused while it was built was built for real

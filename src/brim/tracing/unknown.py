@@ -22,11 +22,14 @@ from unittest import mock
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
 
+from brim.tracing import masks
 from brim.tracing.questions import Questions, asking_frame
 
 _NUMBER_OF = torch.ops.aten._local_scalar_dense.default
-_ARITHMETIC = "add radd sub rsub mul rmul truediv rtruediv pow rpow mod rmod neg pos abs"
-_QUESTIONS = "bool int index trunc floor ceil floordiv rfloordiv divmod rdivmod"
+_ARITHMETIC = (
+    "add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv pow rpow mod rmod neg pos abs trunc floor ceil"
+)
+_QUESTIONS = "bool int index divmod rdivmod"
 _COMPARISONS = "lt le gt ge eq ne"
 # What keeps a number within bounds and only reckons with it, or sets a learning rate by it.
 _NEUTRAL = ("torch.optim._adafactor", "torch.optim.asgd", "torch.optim.lr_scheduler")
@@ -51,9 +54,38 @@ _JOIN: Mapping[Any, Callable[[bool, bool], bool]] = {
     torch.Tensor.logical_and: bool.__and__,
     torch.Tensor.__and__: bool.__and__,
 }
-_ASK = (torch.Tensor.__bool__, torch.Tensor.item, torch.Tensor.__float__)
+_ASK_WHETHER = (
+    torch.Tensor.__bool__,
+    torch.Tensor.__contains__,
+    torch.equal,
+    torch.Tensor.equal,
+    torch.allclose,
+    torch.Tensor.allclose,
+)
+_ASK = (*_ASK_WHETHER, torch.Tensor.item, torch.Tensor.__float__)
+# What makes tensors of ones, as masks are that hide nothing.
+ONES = (torch.ones, torch.ones_like, torch.Tensor.new_ones)
+# What of a tensor of ones is one as well, by itself, with others like it, or where it is compared with one.
+_PARTS = (
+    torch.Tensor.to,
+    torch.Tensor.cuda,
+    torch.Tensor.bool,
+    torch.Tensor.long,
+    torch.Tensor.clone,
+    torch.Tensor.contiguous,
+    torch.Tensor.expand,
+    torch.Tensor.__getitem__,
+)
+_JOINED = (torch.cat, torch.concat)
+_EQUAL = (torch.eq, torch.Tensor.eq, torch.Tensor.__eq__)
+# What writes into a tensor, of which nothing is known then.
+_WRITE = (
+    torch.Tensor.__setitem__,
+    *(getattr(torch.Tensor, name) for name in dir(torch.Tensor) if name.endswith("_") and not name.startswith("_")),
+    *(getattr(torch.Tensor, f"__i{name}__") for name in ("and", "or", "xor", "add", "sub", "mul")),
+)
 # The functions that `Values.answer` is to be asked about.
-CONCERNED = frozenset((*_ALL_IS_WELL, *_KEEP_THE_ANSWER, *_JOIN, *_ASK))
+CONCERNED = frozenset((*_ALL_IS_WELL, *_KEEP_THE_ANSWER, *_JOIN, *_ASK, *_PARTS, *_JOINED, *_EQUAL, *_WRITE))
 
 
 class UnknownNumber(float):
@@ -94,18 +126,29 @@ class Values:
     Attributes:
         refused: Every question that was refused: a step that takes no notice is refused in the end.
         asks_known: Whether values that are known were asked for, such as random numbers of the host.
+        is_given: Returns whether a tensor is part of the batch.
     """
 
     def __init__(self) -> None:
         self.refused: list[Exception] = []
         self.asks_known = False
+        self.is_given: Callable[[torch.Tensor], bool] = lambda tensor: True
         self._questions = Questions()
 
     def answer(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return what one of `CONCERNED` gives for a fake tensor whose values matter; else `NotImplemented`."""
         tensor = args[0] if args else kwargs.get("input")
+        if func in _JOINED:
+            parts = tensor if isinstance(tensor, (list, tuple)) else ()
+            return all_true(func(*args, **kwargs)) if parts and all(map(_is_all_true, parts)) else NotImplemented
         if not isinstance(tensor, FakeTensor):
             return NotImplemented
+        if func in _WRITE:
+            vars(tensor).pop("known_answer", None)
+            return NotImplemented
+        if func in _PARTS or func in _EQUAL:
+            is_kept = _is_all_true(tensor) and (func in _PARTS or args[1] is True or args[1] == 1)
+            return all_true(func(*args, **kwargs)) if is_kept else NotImplemented
         if tensor.constant is not None:
             self.asks_known |= func in _ASK
             return NotImplemented
@@ -139,8 +182,11 @@ class Values:
         if func is torch.Tensor.__float__:
             is_neutral = sys._getframe(3).f_globals.get("__name__") in _NEUTRAL
             return 1.0 if is_neutral else NotImplemented
-        if func is torch.Tensor.__bool__ or tensor.dtype is torch.bool:
-            answer = self._questions.answer(asking_frame())
+        if func in _ASK_WHETHER or tensor.dtype is torch.bool:
+            frame = asking_frame()
+            answer = masks.answer(frame, self.is_given)
+            if answer is None:
+                answer = self._questions.answer(frame)
             return NotImplemented if answer is None else answer
         if tensor.numel() != 1 or tensor.is_complex():
             return NotImplemented
@@ -152,6 +198,17 @@ class Values:
             self.refused.remove(error)
             error.with_traceback(None)  # whose frames hold tensors, in a circle
             return UnknownNumber()
+
+
+def _is_all_true(value: Any) -> bool:
+    return getattr(value, "known_answer", None) is True
+
+
+def all_true(tensor: Any) -> Any:
+    """Return a tensor, noting that all its values are one."""
+    if isinstance(tensor, FakeTensor):
+        tensor.known_answer = True  # type: ignore[attr-defined]
+    return tensor
 
 
 # Those of the trace that runs now: unknown numbers are asked anywhere.
@@ -179,12 +236,26 @@ for _name in _QUESTIONS.split():
     setattr(UnknownNumber, f"__{_name}__", refuse)
 
 
-def _float(*args: Any) -> Any:
-    """Do what `float` does, in a workload's own file; numbers that are unknown stay so."""
-    number = args[0].item() if args and isinstance(args[0], torch.Tensor) else None
-    if isinstance(number, UnknownNumber):
-        return number
-    return args[0] if args and isinstance(args[0], UnknownNumber) else builtins.float(*args)
+def _keeping_unknown(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what a function of Python is in a workload's own file: of unknown numbers it gives another."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        values = list(args[0]) if len(args) == 1 and isinstance(args[0], (list, tuple)) else args
+        if any(isinstance(_number(value), UnknownNumber) for value in values):
+            return UnknownNumber()
+        return function(*args, **kwargs)
+
+    return call
+
+
+def _number(value: Any) -> Any:
+    """Return the number of a tensor that has one and whose value is unknown; everything else as it is."""
+    is_one = isinstance(value, FakeTensor) and value.constant is None and value.numel() == 1
+    return value.item() if is_one and value.dtype is not torch.bool else value
+
+
+# What people call on losses and counts; none of them says which way to go.
+_NUMERIC = {name: _keeping_unknown(getattr(builtins, name)) for name in ("float", "int", "min", "max")}
 
 
 @contextmanager
@@ -192,11 +263,11 @@ def values_of_trace(module: ModuleType | None) -> Iterator[Values]:
     """Let one trace know what it may of values.
 
     Args:
-        module: That of the workload, in which `float(loss)` is as good as `loss.item()`.
+        module: That of the workload, in which `float(loss)` is as good as `loss.item()`, and `int(…)`, `min(…)` too.
     """
     global _current
     before, _current = _current, Values()
-    patched = {"float": _float} if module is not None and _only_calls_float(module) else {}
+    patched = {name: _NUMERIC[name] for name in _only_called(module)} if module is not None else {}
     try:
         with (
             mock.patch.dict({} if module is None else vars(module), patched),
@@ -208,13 +279,14 @@ def values_of_trace(module: ModuleType | None) -> Iterator[Values]:
 
 
 @functools.cache
-def _only_calls_float(module: ModuleType) -> bool:
-    """Return whether a module uses `float` to make numbers alone, and not as a type that others know."""
-    tree = ast.parse("".join(linecache.getlines(getattr(module, "__file__", None) or "")))
-    nodes = list(ast.walk(tree))
-    called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
-    named = [node for node in nodes if isinstance(node, ast.Name) and node.id == "float"]
-    return "float" not in vars(module) and all(id(node) in called for node in named)
+def _only_called(module: ModuleType) -> frozenset[str]:
+    """Return which of those functions a module calls alone, and does not use as types, keys or its own names."""
+    nodes = list(ast.walk(ast.parse("".join(linecache.getlines(getattr(module, "__file__", None) or "")))))
+    annotations = [getattr(node, name, None) for node in nodes for name in ("annotation", "returns")]
+    harmless = {id(part) for each in annotations if each is not None for part in ast.walk(each)}
+    harmless |= {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+    otherwise = {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in harmless}
+    return frozenset(_NUMERIC) - otherwise - set(vars(module))
 
 
 def _format_tensor(tensor: torch.Tensor, spec: str) -> str:
