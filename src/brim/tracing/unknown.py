@@ -153,8 +153,12 @@ class Values:
             self.asks_known |= func in _ASK
             return NotImplemented
         known: bool | None = getattr(tensor, "known_answer", None)
+        if func in _ASK and known is not None:
+            if func in _ASK_WHETHER or tensor.dtype is torch.bool:
+                return known
+            return float(known) if tensor.is_floating_point() else int(known)
         if func in _ASK:
-            return known if known is not None else self._ask(func, tensor)
+            return self._ask(func, tensor)
         if func in _JOIN:
             other = getattr(args[1], "known_answer", None) if len(args) > 1 else None
             known = None if known is None or other is None else _JOIN[func](known, other)

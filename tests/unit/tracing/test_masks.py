@@ -88,3 +88,16 @@ def test_a_mask_that_may_hide_something_is_made(workload):
 @pytest.mark.parametrize("workload", [Trains, Ones])
 def test_on_the_cpu_the_peak_is_that_of_a_real_run(workload):
     assert trace(workload, Case(), SIZE).peak_bytes == pytest.approx(real_peak(workload, SIZE), rel=0.001)
+
+
+def test_the_number_of_a_one_is_one():
+    class Reads(Trains):
+        def step(self, texts):
+            ones = torch.ones_like(texts)
+            assert ones[0, 0].item() == 1
+            assert type(ones.float().clone()[0, 0].item()) is not bool
+            ones.fill_(0)
+            self.unknown = ones[0, 0].item()
+            super().step(texts)
+
+    assert trace(Reads, Case(), SIZE, capability=AMPERE).num_operations
