@@ -212,7 +212,8 @@ def _build_for_real(
 ) -> Workload:
     """Build on real tensors."""
     watch.forget()
-    gc.collect()  # what is left of the attempt on fake tensors
+    ledger.values.refused.clear()  # which hold the attempt on fake tensors
+    gc.collect()
     workload = prepare(workload_class, case, device)
     with _phase("build", ledger.values), ledger.of_real_tensors():
         workload.build()

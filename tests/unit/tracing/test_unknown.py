@@ -158,3 +158,19 @@ def test_a_file_that_uses_float_as_a_type_keeps_it(tmp_path):
         "        self.model(batch)\n"
     )
     assert trace(load(f"{path}:Typed"), Case(), 4).num_operations
+
+
+def test_an_attempt_to_build_on_fake_tensors_that_was_refused_leaves_nothing_behind():
+    class Plain(Logs):
+        def build(self):
+            super().build()
+            self.model = nn.Linear(8, 8).to(self.device)
+            self.optimizer = torch.optim.AdamW(self.model.parameters())
+
+    class Asks(Plain):
+        def build(self):
+            large = nn.Linear(1024, 1024)
+            self.is_positive = bool(large.weight.sum() > 0)
+            super().build()
+
+    assert trace(Asks, Case(), 4).held_bytes == trace(Plain, Case(), 4).held_bytes
