@@ -31,8 +31,8 @@ _BEYOND = 0.15
 # By how much the memory of a job may differ from its prediction, as a share: what the libraries take for themselves.
 # Source: 84 of 89 measured runs lie within it (benchmarks/prediction.py xmem).
 DOUBT = 0.05
-# How much too large the answer may be where not every token of a generation is replayed, as a share. Source: one token
-# in 15 of four layers of Llama with 8 tokens before and 256 after is 9% too large (`benchmarks/prediction.py tokens`).
+# How much too large the answer may be where not every token of a generation is replayed, as a share. Source: with one
+# token in 8 of four layers of Llama it is 6.3% too large (`benchmarks/prediction.py tokens`), rounded up.
 STRIDE_DOUBT = 0.1
 
 
