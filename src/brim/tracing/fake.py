@@ -16,7 +16,8 @@ from torch.autograd.graph import _engine_run_backward, saved_tensors_hooks
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._python_dispatch import _disable_current_modes
 
-from brim.tracing.unknown import CONCERNED, ONES, Values, all_true
+from brim.tracing import masks
+from brim.tracing.unknown import CONCERNED, Values
 
 # Up to this many elements, what is made on the host keeps its values: libraries ask for them.
 _KNOWN_ELEMENTS = 4096
@@ -116,7 +117,7 @@ class _KnownValues(TorchFunctionMode):
             result = self._values.answer(func, args, kwargs)
             return func(*args, **kwargs) if result is NotImplemented else result
         result = self._make(func, args, kwargs)
-        return all_true(result) if func in ONES else result
+        return masks.noted(result) if masks.makes_ones(func, args, kwargs) else result
 
     def _make(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Call a function, and keep the values of what it makes where that is small and on the host."""

@@ -313,9 +313,10 @@ class Ledger(TorchDispatchMode):
             self._storages[number] = self._storages[number].marked(kind, module)
 
     def is_given(self, tensor: torch.Tensor) -> bool:
-        """Return whether a tensor is part of the batch."""
+        """Return whether a tensor was made by no module in its forward pass, as far as that is known."""
         entry = self._alive.get(tensor.untyped_storage()._cdata)
-        return entry is not None and self._storages[entry[0]].phase is Phase.BATCH
+        storage = None if entry is None else self._storages[entry[0]]
+        return storage is None or storage.phase is not Phase.FORWARD or not storage.module
 
     def module_of(self, tensor: torch.Tensor) -> str:
         """Return whose a tensor's storage is."""

@@ -1,8 +1,9 @@
 """Tests whose worst case is plain from where they stand: a loop that may stop early goes on, a check holds.
 
 A trace has no values, so a test of one could go either way. In most places either way may take more memory, and the
-test is refused. In three it is known: `if …: break` in a loop is asked so that texts may end, and the longest take
-most; `while …:` likewise; `assert …` and `if …: raise` hold in a job that is to run.
+test is refused. In three it is known: `if …: break` in a loop that counts is asked so that texts may end, and the
+longest take most; `while …:` likewise; `assert …` and `if …: raise` hold in a job that is to run, where nobody catches
+what they raise. Then what is asked about has to be what the test looks at, and no part of it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from types import CodeType, FrameType
 
@@ -27,6 +29,21 @@ _HERE = str(Path(__file__).parent)
 _ANSWERED_ELSEWHERE = "transformers.generation"
 # How often a line is answered in one trace before its loop is taken for endless: more tokens than most generate.
 MOST_ANSWERS = 4_096
+# What a test may do with an answer before it looks at it: then the answer is not the test's.
+_OWN_LOGIC = (ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp, ast.Lambda, ast.IfExp, ast.NamedExpr)
+_ASKING_BUILTINS = frozenset(("bool", "any", "all", "sum", "list", "set", "sorted"))
+# What loops go over that only count.
+_COUNTERS = frozenset(("range", "count", "trange"))
+
+
+class How(Enum):
+    """In which way a value is asked for."""
+
+    TRUTH = "bool(…), or a test of it"
+    ITEM = "….item() of a truth value"
+    COMPARED = "a number compared with another"
+    CONTAINED = "in …"
+    CALLED = "torch.equal(…) and the like"
 
 
 class EndlessLoopError(DataDependentOutputException):
@@ -47,15 +64,16 @@ class _Test:
     answers: tuple[tuple[ast.expr, bool], ...]
     is_endless: bool
 
-    def answer(self, frame: FrameType) -> bool | None:
-        """Return what is to be answered; None where it is not plain which of several things is asked about."""
-        if len({answer for _, answer in self.answers}) == 1:
-            return self.answers[0][1]
-        at = _position(frame)
-        found = [
-            answer for looked_at, answer in self.answers if at is not None and _start(looked_at) <= at < _end(looked_at)
-        ]
-        return found[0] if len(found) == 1 else None
+    def answer(self, frame: FrameType, how: How) -> bool | None:
+        """Return what is to be answered; None where what is asked about is not what the test looks at."""
+        asked = self.answers
+        if len(asked) > 1:
+            at = _position(frame)
+            asked = tuple(each for each in asked if at is not None and _start(each[0]) <= at < _end(each[0]))
+        if len(asked) != 1:
+            return None
+        ((looked_at, answer),) = asked
+        return answer if _is_asked(looked_at, how) else None
 
 
 class Questions:
@@ -64,8 +82,12 @@ class Questions:
     def __init__(self) -> None:
         self._answered: Counter[tuple[CodeType, int]] = Counter()
 
-    def answer(self, frame: FrameType | None) -> bool | None:
+    def answer(self, frame: FrameType | None, how: How) -> bool | None:
         """Return what a tensor is that is asked about in a frame; None where nobody can say.
+
+        Args:
+            frame: Where it is asked.
+            how: In which way.
 
         Raises:
             EndlessLoopError: The loop would never end.
@@ -76,7 +98,7 @@ class Questions:
         if not tests:
             return None
         test = min(tests, key=lambda test: len(test.lines))
-        answer = test.answer(frame)
+        answer = test.answer(frame, how)
         place = (frame.f_code, frame.f_lineno)
         self._answered[place] += 1
         if answer is not None and (test.is_endless or self._answered[place] > MOST_ANSWERS):
@@ -105,16 +127,27 @@ def _tests(filename: str) -> tuple[_Test, ...]:
 
 
 class _Finder(ast.NodeVisitor):
-    """Collects tests; knows the loops around each, up to its function."""
+    """Collects tests; knows the function and the loops around each, and whether what is raised there is caught."""
 
     def __init__(self) -> None:
         self.tests: list[_Test] = []
+        self._function: ast.FunctionDef | None = None
         self._loops: list[ast.For | ast.While] = []
+        self._num_caught = 0
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        loops, self._loops = self._loops, []
+        before = self._function, self._loops, self._num_caught
+        self._function, self._loops, self._num_caught = node, [], 0
         self.generic_visit(node)
-        self._loops = loops
+        self._function, self._loops, self._num_caught = before
+
+    def visit_Try(self, node: ast.Try) -> None:
+        self._num_caught += bool(node.handlers)
+        for statement in node.body:
+            self.visit(statement)
+        self._num_caught -= bool(node.handlers)
+        for part in (*node.handlers, *node.orelse, *node.finalbody):
+            self.visit(part)
 
     def visit_For(self, node: ast.For) -> None:
         self._visit_loop(node)
@@ -124,29 +157,36 @@ class _Finder(ast.NodeVisitor):
         self._visit_loop(node)
 
     def visit_If(self, node: ast.If) -> None:
-        if isinstance(node.body[-1], ast.Raise):
+        if isinstance(node.body[-1], ast.Raise) and not self._num_caught:
             self._add(node.test, wanted=False, is_endless=False)
-        elif self._loops and (_only_ends(node.body) or _only_ends(node.orelse)):
+        elif self._loops and (self._only_ends(node.body) or self._only_ends(node.orelse)):
             is_endless = _never_ends(self._loops[-1]) and _is_alone(node.test)
-            self._add(node.test, wanted=not _only_ends(node.body), is_endless=is_endless)
+            self._add(node.test, wanted=not self._only_ends(node.body), is_endless=is_endless)
         self.generic_visit(node)
 
     def visit_Assert(self, node: ast.Assert) -> None:
-        self._add(node.test, wanted=True, is_endless=False)
+        if not self._num_caught:
+            self._add(node.test, wanted=True, is_endless=False)
 
     def _visit_loop(self, node: ast.For | ast.While) -> None:
         self._loops.append(node)
         self.generic_visit(node)
         self._loops.pop()
 
+    def _only_ends(self, body: list[ast.stmt]) -> bool:
+        """Return whether a branch does nothing but end the loop, which else goes on and ends the same way."""
+        if len(body) != 1:
+            return False
+        loop, only = self._loops[-1], body[0]
+        if isinstance(only, ast.Break):
+            return isinstance(loop, ast.While) or _counts(loop)
+        if isinstance(only, ast.Return):
+            return self._function is not None and ast.dump(only) == ast.dump(_last(self._function))
+        return isinstance(only, ast.Assign) and isinstance(only.value, ast.Constant) and _is_flag(only.targets, loop)
+
     def _add(self, test: ast.expr, *, wanted: bool, is_endless: bool) -> None:
-        self.tests.append(
-            _Test(
-                lines=range(test.lineno, (test.end_lineno or test.lineno) + 1),
-                answers=tuple(_looked_at(test, wanted)),
-                is_endless=is_endless,
-            )
-        )
+        lines = range(test.lineno, (test.end_lineno or test.lineno) + 1)
+        self.tests.append(_Test(lines=lines, answers=tuple(_looked_at(test, wanted)), is_endless=is_endless))
 
 
 def _looked_at(test: ast.expr, wanted: bool) -> Iterator[tuple[ast.expr, bool]]:
@@ -160,6 +200,27 @@ def _looked_at(test: ast.expr, wanted: bool) -> Iterator[tuple[ast.expr, bool]]:
         yield test, not wanted  # asked is whether it is in
     else:
         yield test, wanted
+
+
+def _is_asked(looked_at: ast.expr, how: How) -> bool:
+    """Return whether what is asked in some way is what a test looks at, and not a part of it."""
+    nodes = list(ast.walk(looked_at))
+    names = [_called(node) for node in nodes]
+    if names[0] == "bool" and isinstance(looked_at, ast.Call) and len(looked_at.args) == 1:
+        return _is_asked(looked_at.args[0], how)
+    if any(isinstance(node, _OWN_LOGIC) for node in nodes) or not _ASKING_BUILTINS.isdisjoint(names):
+        return False
+    if how is How.ITEM:
+        return isinstance(looked_at, ast.Call) and getattr(looked_at.func, "attr", None) == "item"
+    if isinstance(looked_at, ast.Compare):
+        is_in = isinstance(looked_at.ops[-1], (ast.In, ast.NotIn))
+        return is_in == (how is How.CONTAINED) and not any(isinstance(op, (ast.Is, ast.IsNot)) for op in looked_at.ops)
+    return how in (How.TRUTH, How.CALLED)
+
+
+def _called(node: ast.AST) -> str | None:
+    """Return the name of the function that is called, if that is a plain one."""
+    return node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else None
 
 
 def _position(frame: FrameType) -> tuple[int, int] | None:
@@ -182,17 +243,22 @@ def _end(node: ast.expr) -> tuple[int, int]:
     return node.end_lineno or node.lineno, node.end_col_offset or sys.maxsize
 
 
-def _only_ends(body: list[ast.stmt]) -> bool:
-    """Return whether statements do nothing that takes memory but end a loop, at once or by a flag."""
-    ends = isinstance(body[-1], (ast.Break, ast.Return)) if body else False
-    has_flag = any(isinstance(each, ast.Assign) for each in body)
-    return (ends or has_flag) and all(_is_light(each) for each in body)
+def _counts(loop: ast.For) -> bool:
+    """Return whether a loop goes over numbers, so that more passes are all that going on means."""
+    return _called(loop.iter) in _COUNTERS
 
 
-def _is_light(statement: ast.stmt) -> bool:
-    if isinstance(statement, (ast.Assign, ast.Return)):
-        return statement.value is None or isinstance(statement.value, (ast.Constant, ast.Name, ast.Attribute))
-    return isinstance(statement, (ast.Break, ast.Pass))
+def _last(function: ast.FunctionDef) -> ast.stmt:
+    """Return what a function does at last; one without a return ends as with an empty one."""
+    last = function.body[-1]
+    return last if isinstance(last, ast.Return) else ast.Return(value=None)
+
+
+def _is_flag(targets: list[ast.expr], loop: ast.For | ast.While) -> bool:
+    """Return whether a name is what a loop looks at before each pass."""
+    if not isinstance(loop, ast.While) or len(targets) != 1 or not isinstance(targets[0], ast.Name):
+        return False
+    return any(isinstance(node, ast.Name) and node.id == targets[0].id for node in ast.walk(loop.test))
 
 
 def _is_alone(test: ast.expr) -> bool:

@@ -13,7 +13,7 @@ import functools
 import linecache
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, NoReturn
@@ -23,7 +23,7 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
 
 from brim.tracing import masks
-from brim.tracing.questions import Questions, asking_frame
+from brim.tracing.questions import How, Questions, asking_frame
 
 _NUMBER_OF = torch.ops.aten._local_scalar_dense.default
 _ARITHMETIC = (
@@ -62,30 +62,12 @@ _ASK_WHETHER = (
     torch.allclose,
     torch.Tensor.allclose,
 )
+# How they are asked; all others are called.
+_HOW = {torch.Tensor.__bool__: How.TRUTH, torch.Tensor.__contains__: How.CONTAINED, torch.Tensor.item: How.ITEM}
 _ASK = (*_ASK_WHETHER, torch.Tensor.item, torch.Tensor.__float__)
-# What makes tensors of ones, as masks are that hide nothing.
-ONES = (torch.ones, torch.ones_like, torch.Tensor.new_ones)
-# What of a tensor of ones is one as well, by itself, with others like it, or where it is compared with one.
-_PARTS = (
-    torch.Tensor.to,
-    torch.Tensor.cuda,
-    torch.Tensor.bool,
-    torch.Tensor.long,
-    torch.Tensor.clone,
-    torch.Tensor.contiguous,
-    torch.Tensor.expand,
-    torch.Tensor.__getitem__,
-)
-_JOINED = (torch.cat, torch.concat)
-_EQUAL = (torch.eq, torch.Tensor.eq, torch.Tensor.__eq__)
-# What writes into a tensor, of which nothing is known then.
-_WRITE = (
-    torch.Tensor.__setitem__,
-    *(getattr(torch.Tensor, name) for name in dir(torch.Tensor) if name.endswith("_") and not name.startswith("_")),
-    *(getattr(torch.Tensor, f"__i{name}__") for name in ("and", "or", "xor", "add", "sub", "mul")),
-)
 # The functions that `Values.answer` is to be asked about.
-CONCERNED = frozenset((*_ALL_IS_WELL, *_KEEP_THE_ANSWER, *_JOIN, *_ASK, *_PARTS, *_JOINED, *_EQUAL, *_WRITE))
+_DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
+CONCERNED = frozenset((*_ALL_IS_WELL, *_KEEP_THE_ANSWER, *_JOIN, *_ASK, *masks.CONCERNED, _DATA))
 
 
 class UnknownNumber(float):
@@ -126,7 +108,7 @@ class Values:
     Attributes:
         refused: Every question that was refused: a step that takes no notice is refused in the end.
         asks_known: Whether values that are known were asked for, such as random numbers of the host.
-        is_given: Returns whether a tensor is part of the batch.
+        is_given: Returns whether a tensor is the workload's own and not the model's.
     """
 
     def __init__(self) -> None:
@@ -138,27 +120,20 @@ class Values:
     def answer(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return what one of `CONCERNED` gives for a fake tensor whose values matter; else `NotImplemented`."""
         tensor = args[0] if args else kwargs.get("input")
-        if func in _JOINED:
-            parts = tensor if isinstance(tensor, (list, tuple)) else ()
-            return all_true(func(*args, **kwargs)) if parts and all(map(_is_all_true, parts)) else NotImplemented
+        if func == _DATA:
+            masks.forget(tensor)
+            return NotImplemented
+        if func in masks.CONCERNED:
+            return masks.noted(func(*args, **kwargs)) if masks.are_ones(tensor) else NotImplemented
         if not isinstance(tensor, FakeTensor):
             return NotImplemented
-        if func in _WRITE:
-            vars(tensor).pop("known_answer", None)
-            return NotImplemented
-        if func in _PARTS or func in _EQUAL:
-            is_kept = _is_all_true(tensor) and (func in _PARTS or args[1] is True or args[1] == 1)
-            return all_true(func(*args, **kwargs)) if is_kept else NotImplemented
         if tensor.constant is not None:
             self.asks_known |= func in _ASK
             return NotImplemented
         known: bool | None = getattr(tensor, "known_answer", None)
-        if func in _ASK and known is not None:
-            if func in _ASK_WHETHER or tensor.dtype is torch.bool:
-                return known
-            return float(known) if tensor.is_floating_point() else int(known)
         if func in _ASK:
-            return self._ask(func, tensor)
+            is_answer = known is not None and func in (torch.Tensor.__bool__, torch.Tensor.item)
+            return known if is_answer else self._ask(func, tensor)
         if func in _JOIN:
             other = getattr(args[1], "known_answer", None) if len(args) > 1 else None
             known = None if known is None or other is None else _JOIN[func](known, other)
@@ -173,7 +148,7 @@ class Values:
         frame = sys._getframe(2)
         if frame.f_globals.get("__name__") in _NEUTRAL:
             return True
-        answer = self._questions.answer(frame)
+        answer = self._questions.answer(frame, How.COMPARED)
         return self.refuse() if answer is None else answer
 
     def refuse(self, error: Exception | None = None) -> NoReturn:
@@ -190,7 +165,7 @@ class Values:
             frame = asking_frame()
             answer = masks.answer(frame, self.is_given)
             if answer is None:
-                answer = self._questions.answer(frame)
+                answer = self._questions.answer(frame, _HOW.get(func, How.CALLED))
             return NotImplemented if answer is None else answer
         if tensor.numel() != 1 or tensor.is_complex():
             return NotImplemented
@@ -202,17 +177,6 @@ class Values:
             self.refused.remove(error)
             error.with_traceback(None)  # whose frames hold tensors, in a circle
             return UnknownNumber()
-
-
-def _is_all_true(value: Any) -> bool:
-    return getattr(value, "known_answer", None) is True
-
-
-def all_true(tensor: Any) -> Any:
-    """Return a tensor, noting that all its values are one."""
-    if isinstance(tensor, FakeTensor):
-        tensor.known_answer = True  # type: ignore[attr-defined]
-    return tensor
 
 
 # Those of the trace that runs now: unknown numbers are asked anywhere.
@@ -244,18 +208,21 @@ def _keeping_unknown(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return what a function of Python is in a workload's own file: of unknown numbers it gives another."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        values = list(args[0]) if len(args) == 1 and isinstance(args[0], (list, tuple)) else args
-        if any(isinstance(_number(value), UnknownNumber) for value in values):
+        if len(args) == 1 and isinstance(args[0], Iterable) and not isinstance(args[0], (str, bytes, torch.Tensor)):
+            args = (list(args[0]),)
+        values = args[0] if args and isinstance(args[0], list) else args
+        if function in (min, max) and (unknown := [value for value in values if _is_unknown(value)]):
+            return unknown[0]  # of two losses either is as good
+        if any(isinstance(value, UnknownNumber) or _is_unknown(value) for value in values):
             return UnknownNumber()
         return function(*args, **kwargs)
 
     return call
 
 
-def _number(value: Any) -> Any:
-    """Return the number of a tensor that has one and whose value is unknown; everything else as it is."""
-    is_one = isinstance(value, FakeTensor) and value.constant is None and value.numel() == 1
-    return value.item() if is_one and value.dtype is not torch.bool else value
+def _is_unknown(value: Any) -> bool:
+    """Return whether something is a tensor of one number whose value is unknown."""
+    return isinstance(value, FakeTensor) and value.constant is None and value.numel() == 1
 
 
 # What people call on losses and counts; none of them says which way to go.
@@ -286,7 +253,12 @@ def values_of_trace(module: ModuleType | None) -> Iterator[Values]:
 def _only_called(module: ModuleType) -> frozenset[str]:
     """Return which of those functions a module calls alone, and does not use as types, keys or its own names."""
     nodes = list(ast.walk(ast.parse("".join(linecache.getlines(getattr(module, "__file__", None) or "")))))
-    annotations = [getattr(node, name, None) for node in nodes for name in ("annotation", "returns")]
+    # Those of functions inside of functions are looked up when these run.
+    inner = {
+        id(part) for node in nodes if isinstance(node, ast.FunctionDef) for each in node.body for part in ast.walk(each)
+    }
+    outer = [node for node in nodes if id(node) not in inner]
+    annotations = [getattr(node, name, None) for node in outer for name in ("annotation", "returns")]
     harmless = {id(part) for each in annotations if each is not None for part in ast.walk(each)}
     harmless |= {id(node.func) for node in nodes if isinstance(node, ast.Call)}
     otherwise = {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in harmless}

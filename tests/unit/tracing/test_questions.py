@@ -193,7 +193,62 @@ class WorksBefore(Decodes):
                 break
 
 
-@pytest.mark.parametrize("workload", [Chooses, Branches, Remembers, Skips, WorksBefore])
+class Inverts(Decodes):
+    def decode(self, texts):
+        for _ in range(MOST_TOKENS):
+            if (self.token(texts) != 2).any().item() == 0:
+                break
+
+
+class AsksEach(Decodes):
+    def decode(self, texts):
+        num_tokens = 0
+        while num_tokens < MOST_TOKENS and any(not done for done in self.token(texts) == 2):
+            num_tokens += 1
+
+
+class SetsWidth(Decodes):
+    def decode(self, texts):
+        width = 1
+        for _ in range(MOST_TOKENS):
+            if self.token(texts).any():
+                width = 50
+        texts.repeat(1, width)
+
+
+class TriesSizes(Decodes):
+    def decode(self, texts):
+        for width in (50, 10, 1):
+            chosen = width
+            if self.token(texts).any():
+                break
+        texts.repeat(1, chosen)
+
+
+class ReturnsSomething(Decodes):
+    def decode(self, texts):
+        for _ in range(MOST_TOKENS):
+            if self.token(texts).any():
+                return texts
+        return None
+
+
+class Catches(Decodes):
+    def decode(self, texts):
+        try:
+            if self.token(texts).any():
+                raise ValueError("some")
+        except ValueError:
+            texts.repeat(1, 50)
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        *(Chooses, Branches, Remembers, Skips, WorksBefore),
+        *(Inverts, AsksEach, SetsWidth, TriesSizes, ReturnsSomething, Catches),
+    ],
+)
 def test_other_tests_are_refused(workload):
     with pytest.raises(TraceError, match="asks for a tensor's value"):
         trace(workload, Case(), 4, capability=AMPERE)
