@@ -34,7 +34,6 @@ _PARTS = (
 )
 CONCERNED = frozenset((torch.cat, torch.concat, *(getattr(torch.Tensor, name) for name in _PARTS.split())))
 _NOTE = "brim_ones"
-_UNKNOWN = -1
 
 
 @contextmanager
@@ -84,13 +83,14 @@ def are_ones(value: Any) -> bool:
     """Return whether all values of a tensor, or of every tensor in a list, are known to be one."""
     if isinstance(value, (list, tuple)):
         return bool(value) and all(are_ones(each) for each in value)
-    return isinstance(value, FakeTensor) and _version(value) == getattr(value, _NOTE, _UNKNOWN)
+    note = vars(value).get(_NOTE) if isinstance(value, FakeTensor) else None
+    return note is not None and note == _version(value)
 
 
 def noted(tensor: Any) -> Any:
     """Return a tensor, noting that all its values are one until it, or what it is a view of, is written to."""
-    if isinstance(tensor, FakeTensor):
-        setattr(tensor, _NOTE, _version(tensor))
+    if isinstance(tensor, FakeTensor) and not tensor.is_inference():  # of which torch does not count that
+        vars(tensor)[_NOTE] = _version(tensor)
     return tensor
 
 
@@ -102,4 +102,4 @@ def forget(tensor: Any) -> None:
 
 def _version(tensor: torch.Tensor) -> int:
     """Return how often a tensor and its views were written to, which torch counts for autograd."""
-    return _UNKNOWN - 1 if tensor.is_inference() else tensor._version
+    return tensor._version
