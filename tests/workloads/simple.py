@@ -54,8 +54,8 @@ class Untraceable(Train):
     """Asks a tensor for its value, which a fake one does not have."""
 
     def step(self, batch):
-        assert batch.sum().item() == batch.sum().item()
-        super().step(batch)
+        scale = 1 if batch.sum().item() == batch.sum().item() else 2
+        super().step(batch * scale)
 
 
 class Huge(Train):
