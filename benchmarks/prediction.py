@@ -235,7 +235,7 @@ def tokens_row(row: dict[str, Any]) -> dict[str, Any]:
         _ = prediction.largest
     return {
         "largest": prediction.largest,
-        "token_stride": prediction.token_stride,
+        "token_stride": prediction.observed.token_stride,
         "two_traces_cpu_seconds": round(traced_seconds, 1),
         "cpu_seconds": round(time.process_time() - started, 1),
     }

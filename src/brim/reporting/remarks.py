@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from brim.units import format_bytes
+
+if TYPE_CHECKING:  # which needs torch
+    from brim.tracing.observed import Observed
 
 
 class Searched(Protocol):
@@ -37,107 +40,58 @@ class Searched(Protocol):
         ...
 
     @property
-    def selects_all(self) -> bool:
-        """Whether what the step selects by values was counted whole."""
-        ...
-
-    @property
-    def has_recurrence(self) -> bool:
-        """Whether a recurrent layer runs, of which cuDNN keeps what is not counted."""
-        ...
-
-    @property
-    def keeps_batch(self) -> bool:
-        """Whether every step keeps its batch."""
-        ...
-
-    @property
-    def is_random(self) -> bool:
-        """Whether random numbers decide what runs."""
-        ...
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether an optimizer was not seen to step twice."""
-        ...
-
-    @property
-    def token_stride(self) -> int:
-        """Of how many tokens of a long generation one is replayed."""
-        ...
-
-    @property
-    def is_unplaced(self) -> bool:
-        """Whether nothing was put on the GPU, and so all was counted."""
-        ...
-
-    @property
-    def other_kind(self) -> str | None:
-        """What the workload does although it says otherwise."""
-        ...
-
-    @property
-    def unread(self) -> tuple[str, ...]:
-        """The names of the case that the workload never asks for."""
-        ...
-
-    @property
-    def missed(self) -> tuple[str, ...]:
-        """The names that it asks for and that the case does not have."""
-        ...
-
-    @property
-    def kept_bytes(self) -> int:
-        """The little that every step keeps more than the one before."""
+    def observed(self) -> Observed:
+        """What traces show beside memory."""
         ...
 
 
 def remarks(prediction: Searched, *, is_searched: bool = True) -> list[str]:
     """Return what to add to the answer, a sentence or two each; of one size alone, nothing was searched for."""
     told = _end_of_search(prediction) if is_searched else []
-    if prediction.selects_all:
+    seen = prediction.observed
+    if seen.selects_all:
         told.append(
             "What the step selects by values (masks, nonzero) was counted whole: with less selected, more fits."
         )
-    if prediction.has_recurrence:
+    if seen.has_recurrence:
         told.append(
             "A recurrent layer runs: what cuDNN keeps for it is estimated by what it kept in 2017, so the bounds may "
             "be too close. Measure with brim find."
         )
-    if prediction.keeps_batch:
+    if seen.keeps_batch:
         told.append(
             "The step keeps its batch: with a new batch each time, as in training, every step would hold one more. "
             "Keep no inputs, or copies on the host."
         )
-    if prediction.is_random:
+    if seen.is_random:
         told.append(
             "Random numbers decide what batch or step makes: the answer is for the largest of a few draws. Make both "
             "the worst case."
         )
-    if prediction.is_waiting:
+    if seen.is_waiting:
         told.append(
             "The workload has an optimizer that was not seen to step twice, so what it keeps may be missing. Let every "
             "step run it."
         )
-    if prediction.token_stride > 1:
+    if seen.token_stride > 1:
         told.append(
-            f"A long generation: one token in {prediction.token_stride} was replayed, so the answer may be up to a "
+            f"A long generation: one token in {seen.token_stride} was replayed, so the answer may be up to a "
             "tenth too high. Measure with brim find."
         )
-    if prediction.is_unplaced:
+    if seen.is_unplaced:
         told.append(
             "Nothing in this workload is put on self.device, so with a GPU it would still run on the CPU. It was "
             "counted as if it were on the GPU: make tensors with device=self.device, move models with .to(self.device)."
         )
-    if prediction.other_kind is not None:
-        runs = "no backward pass" if prediction.other_kind == "eval" else "a backward pass"
-        told.append(f'The step runs {runs}: say kind = "{prediction.other_kind}" in the workload.')
-    if prediction.unread:
-        asked = f", which asks for {_listed(prediction.missed)}" if prediction.missed else ""
-        told.append(f"{_listed(prediction.unread)} in the case changes nothing in the workload{asked}.")
-    if prediction.kept_bytes:
+    if seen.other_kind is not None:
+        runs = "no backward pass" if seen.other_kind == "eval" else "a backward pass"
+        told.append(f'The step runs {runs}: say kind = "{seen.other_kind}" in the workload.')
+    if seen.unread:
+        asked = f", which asks for {_listed(seen.missed)}" if seen.missed else ""
+        told.append(f"{_listed(seen.unread)} in the case changes nothing in the workload{asked}.")
+    if seen.kept_bytes:
         told.append(
-            f"Every step keeps {format_bytes(prediction.kept_bytes)} more than the one before, such as a loss in a "
+            f"Every step keeps {format_bytes(seen.kept_bytes)} more than the one before, such as a loss in a "
             "list. Keep loss.item() instead: over many steps it adds up."
         )
     return told

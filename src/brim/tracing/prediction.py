@@ -14,6 +14,7 @@ from brim.errors import InputError, TraceError
 from brim.searching.bounds import LARGEST_MICROBATCH
 from brim.tracing.bracket import Bracket
 from brim.tracing.changes import TracedJob
+from brim.tracing.observed import Observed
 from brim.tracing.overheads import CONTEXT_DOUBT_BYTES, context_bytes, cublas_bytes
 from brim.tracing.record import largest_modules
 from brim.tracing.remedies import Remedies
@@ -104,7 +105,7 @@ class Prediction:
         """Honest bounds on `largest`; off the line they are interpolated between the sizes that were traced."""
         found = self._found
         low, high = self._bounds
-        if self.token_stride > 1:
+        if self.observed.token_stride > 1:
             low = min(low, int(found.largest * (1 - STRIDE_DOUBT)))
         most = found.largest if found.above is None else max(high, found.largest, self.fits_above or 0)
         return min(low, found.largest), most
@@ -134,60 +135,9 @@ class Prediction:
         return self._traced.is_exact
 
     @property
-    def selects_all(self) -> bool:
-        """Whether the step selects by values, which a trace does not have: all is counted, the most that it can be."""
-        return self._traced.selects_all
-
-    @property
-    def has_recurrence(self) -> bool:
-        """Whether a recurrent layer runs: what cuDNN keeps for it is not counted as it is."""
-        return self._traced.has_recurrence
-
-    @property
-    def keeps_batch(self) -> bool:
-        """Whether every step keeps its batch: with a new one each time, every step would hold more."""
-        return self._traced.keeps_batch
-
-    @property
-    def is_random(self) -> bool:
-        """Whether random numbers of the host decide what runs: the draw that takes most is answered for."""
-        return self._traced.is_random
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether an optimizer of the workload was not seen to step twice: what it keeps may be missing."""
-        return self._traced.is_waiting
-
-    @property
-    def token_stride(self) -> int:
-        """Of how many tokens of a long generation one is replayed."""
-        return self._traced.token_stride
-
-    @property
-    def is_unplaced(self) -> bool:
-        """Whether the workload puts nothing on the GPU: all is counted then, as if it had."""
-        return self._traced.is_unplaced
-
-    @property
-    def unread(self) -> tuple[str, ...]:
-        """The names of the case that the workload never asks for: they change nothing."""
-        return self._traced.unread
-
-    @property
-    def missed(self) -> tuple[str, ...]:
-        """The names that the workload asks for and that the case does not have."""
-        return self._traced.missed
-
-    @property
-    def kept_bytes(self) -> int:
-        """The little that every step keeps more than the one before, such as a loss in a list."""
-        return self._traced.kept_bytes
-
-    @property
-    def other_kind(self) -> str | None:
-        """What the workload does although it says otherwise: `eval` without a backward pass, `train` with one."""
-        done = "train" if self._traced.has_backward else "eval"
-        return None if (self.kind == "train") == (done == "train") else done
+    def observed(self) -> Observed:
+        """What the traces show beside memory, for whoever reads the answer."""
+        return self._traced.observed()
 
     def peak(self, microbatch: int) -> MemoryPeak:
         """Return the peaks of a microbatch; of one that does not fit, those on a device with just enough more."""
@@ -247,16 +197,7 @@ class Prediction:
             "interval": list(self.interval),
             "stopped_by": self.stopped_by,
             "fits_above": self.fits_above,
-            "selects_all": self.selects_all,
-            "has_recurrence": self.has_recurrence,
-            "token_stride": self.token_stride,
-            "keeps_batch": self.keeps_batch,
-            "is_random": self.is_random,
-            "is_waiting": self.is_waiting,
-            "is_unplaced": self.is_unplaced,
-            "other_kind": self.other_kind,
-            "unread": list(self.unread),
-            "kept_bytes": self.kept_bytes,
+            **asdict(self.observed),
             "peaks": [{**self._point(size), **asdict(self.peak(size))} for size in sizes],
             "missing_bytes": self.missing_bytes(shown),
             "remedy": self.remedy(shown),

@@ -13,6 +13,7 @@ from brim.tracing.attention import has_flash_attention
 from brim.tracing.chance import OTHER_SEEDS
 from brim.tracing.leaks import check_leak, held_by_steps
 from brim.tracing.line import RecordLine, line_through
+from brim.tracing.observed import Observed
 from brim.tracing.record import Phase, Record, most_live
 from brim.tracing.repetition import Repetition, repetition_of
 from brim.tracing.traces import Trace, trace
@@ -39,9 +40,6 @@ _STEPS_WITH_STATE = 2
 class TracedSizes:
     """The records of one case on one kind of GPU.
 
-    Attributes:
-        kept_bytes: The little that every step keeps more than the one before, if it does.
-
     Raises:
         TraceError: The workload cannot run on fake tensors, ignores the size of its batch, or keeps memory.
     """
@@ -64,7 +62,7 @@ class TracedSizes:
         self._steps: int | None = None
         low, high = _FIRST_SIZES
         self._seed = 0
-        self.is_random = self._trace(low).draws and self._draw_again(low)
+        self._is_random = self._trace(low).draws and self._draw_again(low)
         self._see_updates(low)
         if len(self._trace(low).held_bytes) < _STEPS_WITH_STATE and held_by_steps(self._trace(low).record):
             self._steps = _STEPS_WITH_STATE
@@ -75,7 +73,7 @@ class TracedSizes:
             self._line = line_through(low, first.record, high, second.record)
         elif all(self._are_same(high, size) for size in _SECOND_LOOK):
             raise _no_growth(low, _SECOND_LOOK[-1], first.peak_bytes)
-        self.kept_bytes = check_leak(workload_class, case, {low: first, high: second}, capability)
+        self._kept_bytes = check_leak(workload_class, case, {low: first, high: second}, capability)
 
     @property
     def is_exact(self) -> bool:
@@ -92,45 +90,28 @@ class TracedSizes:
         return self._traces[_FIRST_SIZES[0]].num_operations
 
     @property
-    def selects_all(self) -> bool:
-        """Whether the step selects by values, which is counted whole."""
-        return any(traced.selects_all for traced in self._traces.values())
-
-    @property
-    def has_recurrence(self) -> bool:
-        """Whether a recurrent layer runs, whose cuDNN kernels keep what a trace does not show."""
-        return any(traced.has_recurrence for traced in self._traces.values())
-
-    @property
-    def keeps_batch(self) -> bool:
-        """Whether every step keeps its batch."""
-        return any(traced.keeps_batch for traced in self._traces.values())
-
-    @property
-    def token_stride(self) -> int:
-        """Of how many tokens of a long generation one is entered."""
-        return max(traced.token_stride for traced in self._traces.values())
-
-    @property
-    def is_unplaced(self) -> bool:
-        """Whether the workload puts nothing on the GPU, and so all was counted."""
-        return any(traced.is_unplaced for traced in self._traces.values())
-
-    @property
-    def unread(self) -> tuple[str, ...]:
-        """The names of the case that the workload never asks for."""
-        return self._traces[self.sizes[0]].unread
-
-    @property
-    def missed(self) -> tuple[str, ...]:
-        """The names that it asks for and that the case does not have."""
-        return self._traces[self.sizes[0]].missed
-
-    @property
     def has_backward(self) -> bool:
         """Whether a step runs a backward pass."""
         storages = self._traces[self.sizes[0]].record.storages
         return any(storage.phase is Phase.BACKWARD for storage in storages)
+
+    def observed(self) -> Observed:
+        """Return what the traces so far show beside memory."""
+        traces, smallest = self._traces.values(), self._traces[self.sizes[0]]
+        done, is_training = "train" if self.has_backward else "eval", self.workload_class.kind == "train"
+        return Observed(
+            selects_all=any(traced.selects_all for traced in traces),
+            has_recurrence=any(traced.has_recurrence for traced in traces),
+            token_stride=max(traced.token_stride for traced in traces),
+            keeps_batch=any(traced.keeps_batch for traced in traces),
+            is_random=self._is_random,
+            is_waiting=self._is_waiting(),
+            is_unplaced=any(traced.is_unplaced for traced in traces),
+            other_kind=None if is_training == self.has_backward else done,
+            unread=smallest.unread,
+            missed=smallest.missed,
+            kept_bytes=self._kept_bytes,
+        )
 
     def holds_for(self, capability: tuple[int, int]) -> bool:
         """Return whether a GPU of another compute capability would trace the same."""
@@ -218,13 +199,12 @@ class TracedSizes:
             traced = self._trace(microbatch)
             num_steps = len(traced.held_bytes)
             per_step = traced.num_operations // num_steps
-            if not self.is_waiting or per_step * steps > _MOST_OPERATIONS:
+            if not self._is_waiting() or per_step * steps > _MOST_OPERATIONS:
                 return
             self._steps = steps
             self._traces.clear()
 
-    @property
-    def is_waiting(self) -> bool:
+    def _is_waiting(self) -> bool:
         """Whether an optimizer of a training job was not seen to step twice."""
         traced = next(iter(self._traces.values()), None)
         if traced is None or traced.num_updates is None or self.workload_class.kind != "train":

@@ -3,27 +3,21 @@ from types import SimpleNamespace
 import pytest
 
 from brim.reporting.remarks import remarks
+from brim.tracing.observed import Observed
 
-_NOTHING_ELSE = {
-    "has_recurrence": False,
-    "token_stride": 1,
-    "keeps_batch": False,
-    "is_random": False,
-    "is_waiting": False,
-    "other_kind": None,
-    "unread": (),
-    "missed": (),
-    "kept_bytes": 0,
-}
+_PLAIN = {"largest": 1432, "cap": 1432, "stopped_by": "memory", "fits_above": None, "expandable_helps": False}
 
 
 def ended(**how):
-    plain = {"largest": 1432, "cap": 1432, "stopped_by": "memory", "fits_above": None, "expandable_helps": False}
-    return SimpleNamespace(**{**plain, "selects_all": False, "is_unplaced": False, **_NOTHING_ELSE, **how})
+    return SimpleNamespace(**{**_PLAIN, "observed": Observed(), **how})
+
+
+def saw(**what):
+    return ended(observed=Observed(**what))
 
 
 def test_what_was_counted_whole_is_said():
-    assert "was counted whole" in remarks(ended(selects_all=True))[0]
+    assert "was counted whole" in remarks(saw(selects_all=True))[0]
     assert remarks(ended()) == []
 
 
@@ -33,23 +27,23 @@ def test_where_no_cap_was_given_none_is_spoken_of():
 
 
 def test_a_workload_that_is_not_what_it_says_is_told_so():
-    assert "bounds may be too close" in remarks(ended(has_recurrence=True))[0]
-    assert "every step would hold one more" in remarks(ended(keeps_batch=True))[0]
-    assert "largest of a few draws" in remarks(ended(is_random=True))[0]
-    assert "not seen to step twice" in remarks(ended(is_waiting=True))[0]
-    assert "one token in 3 was replayed" in remarks(ended(token_stride=3))[0]
-    assert "put on self.device" in remarks(ended(is_unplaced=True), is_searched=False)[0]
-    assert 'no backward pass: say kind = "eval"' in remarks(ended(other_kind="eval"), is_searched=False)[0]
-    assert 'a backward pass: say kind = "train"' in remarks(ended(other_kind="train"), is_searched=False)[0]
+    assert "bounds may be too close" in remarks(saw(has_recurrence=True))[0]
+    assert "every step would hold one more" in remarks(saw(keeps_batch=True))[0]
+    assert "largest of a few draws" in remarks(saw(is_random=True))[0]
+    assert "not seen to step twice" in remarks(saw(is_waiting=True))[0]
+    assert "one token in 3 was replayed" in remarks(saw(token_stride=3))[0]
+    assert "put on self.device" in remarks(saw(is_unplaced=True), is_searched=False)[0]
+    assert 'no backward pass: say kind = "eval"' in remarks(saw(other_kind="eval"), is_searched=False)[0]
+    assert 'a backward pass: say kind = "train"' in remarks(saw(other_kind="train"), is_searched=False)[0]
 
 
 def test_a_name_that_the_workload_does_not_ask_for_is_told_with_what_it_asks_for():
-    (told,) = remarks(ended(unread=("seqlen",), missed=("seq_len",)))
+    (told,) = remarks(saw(unread=("seqlen",), missed=("seq_len",)))
     assert told == "seqlen in the case changes nothing in the workload, which asks for seq_len."
 
 
 def test_the_little_that_steps_keep_is_told():
-    assert "keeps 4 B more" in remarks(ended(kept_bytes=4))[0]
+    assert "keeps 4 B more" in remarks(saw(kept_bytes=4))[0]
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,6 @@ def test_a_step_that_keeps_its_batch_is_told_so():
             super().step(batch)
             self.last = batch
 
-    assert TracedSizes(KeepsInputs, Case(), capability=(8, 6)).keeps_batch
-    assert not TracedSizes(KeepsTheLast, Case(), capability=(8, 6)).keeps_batch
-    assert not TracedSizes(Train, Case(), capability=(8, 6)).keeps_batch
+    assert TracedSizes(KeepsInputs, Case(), capability=(8, 6)).observed().keeps_batch
+    assert not TracedSizes(KeepsTheLast, Case(), capability=(8, 6)).observed().keeps_batch
+    assert not TracedSizes(Train, Case(), capability=(8, 6)).observed().keeps_batch

@@ -338,12 +338,12 @@ class KeepsLosses(Mlp):
 def test_a_step_that_trains_needs_the_same_whatever_it_is_called():
     trains, evaluates = (predict(each, gpu=SMALL) for each in (Mlp, TrainsAsEval))
     assert evaluates.peak(64) == trains.peak(64)
-    assert (trains.other_kind, evaluates.other_kind) == (None, "train")
+    assert (trains.observed.other_kind, evaluates.observed.other_kind) == (None, "train")
 
 
 def test_a_little_that_every_step_keeps_is_told():
-    assert predict(KeepsLosses, gpu=SMALL).kept_bytes == 4
-    assert predict(Mlp, gpu=SMALL).kept_bytes == 0
+    assert predict(KeepsLosses, gpu=SMALL).observed.kept_bytes == 4
+    assert predict(Mlp, gpu=SMALL).observed.kept_bytes == 0
 
 
 def test_a_name_of_the_case_that_nobody_asks_for_is_told():
@@ -353,8 +353,8 @@ def test_a_name_of_the_case_that_nobody_asks_for_is_told():
             return super().batch(size)
 
     prediction = predict(Wide, gpu=SMALL, case={"with": 8})
-    assert (prediction.unread, prediction.missed) == (("with",), ("width",))
-    assert predict(Wide, gpu=SMALL, case={"width": 8}).unread == ()
+    assert (prediction.observed.unread, prediction.observed.missed) == (("with",), ("width",))
+    assert predict(Wide, gpu=SMALL, case={"width": 8}).observed.unread == ()
 
 
 @pytest.mark.parametrize("gpu", [None, 3090, ["rtx-3090", "t4"], 24e9])

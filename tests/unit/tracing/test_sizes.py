@@ -136,14 +136,14 @@ def test_an_optimizer_that_steps_seldom_is_waited_for():
     prediction = predict(Seldom, gpu=SMALL)
     weights = prediction.breakdown(8)["parameters"]
     assert prediction.breakdown(8)["optimizer"] >= 2 * weights
-    assert not prediction.is_waiting
+    assert not prediction.observed.is_waiting
 
 
 def test_an_optimizer_that_is_never_seen_to_step_is_told():
     class Never(Seldom):
         every = 1000
 
-    assert predict(Never, gpu=SMALL).is_waiting
+    assert predict(Never, gpu=SMALL).observed.is_waiting
 
 
 def test_random_numbers_give_the_same_answer_each_time_for_the_largest_of_some_draws():
@@ -162,9 +162,9 @@ def test_random_numbers_give_the_same_answer_each_time_for_the_largest_of_some_d
     state = random.getstate()
     answers = [predict(Chance, gpu=SMALL) for _ in range(3)]
     assert len({each.largest for each in answers}) == 1
-    assert all(each.is_random for each in answers)
+    assert all(each.observed.is_random for each in answers)
     assert random.getstate() == state
-    assert not predict(Most, gpu=SMALL).is_random
+    assert not predict(Most, gpu=SMALL).observed.is_random
     assert answers[0].peak(8) == predict(Most, gpu=SMALL).peak(8)
 
 
