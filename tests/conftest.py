@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +17,10 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Searches on the CPU start one server then, and not two; `heap` gives a test what most users have.
 os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(128 * 2**10))
+
+# Shells let what they start in the background ignore Ctrl-C, which programs would hand on to those that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A busy machine is no fault of the law that is tested.
 _SLOW = [hypothesis.HealthCheck.too_slow]

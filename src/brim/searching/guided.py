@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from brim.searching.curve import MemoryCurve
 from brim.searching.known import Known
 
-# The search ends when the peak is within this share of the limit.
+# The search ends when the peak is within this share of the limit, and aims for half of it. Where equal runs differ by
+# more, it aims for as much as they differ by: the next size would gain less than that and as likely fail as fit, and an
+# answer that fitted by luck would fail in the user's own run.
 CLOSE_ENOUGH = 0.01
-# Which share of the noise between equal runs is added to that once a larger size than the first has fitted: the next
-# would cost a probe, gain less than that, and as likely fail as fit.
-NOISE_ALLOWED = 1 / 3
 # After an OOM that the line did not foresee, the next size lies this share below the one that failed; after every
 # other nearby, twice the share of the last.
 STEP_BACK = 0.04
@@ -82,6 +81,11 @@ class Guided:
     first_slope: float = LIVE_SLOPE
     name: str = "guided"
 
+    @property
+    def margin(self) -> float:
+        """Which share of the limit the search leaves free."""
+        return max(CLOSE_ENOUGH / 2, self.noise)
+
     def propose(self, known: Known) -> int | None:
         """Return the size that should just fit, or None when no larger one is worth a probe."""
         bounds, low, high = known.bounds, known.largest_fit, known.smallest_oom
@@ -92,12 +96,12 @@ class Guided:
             return self._step_down(known)
         if low == bounds.largest or (high is not None and high - low <= self._resolution(known, high)):
             return None
-        if dict(known.peaks).get(low, 0) >= (1 - self._close_enough(known)) * self.limit_bytes:
+        if dict(known.peaks).get(low, 0) >= (1 - 2 * self.margin) * self.limit_bytes:
             return None
         most = self._reach(known, low, self.limit_bytes, slope=1.0)
         if most < low + bounds.multiple_of:
             return None  # the traced bytes alone, without any waste, would not fit
-        aim = (1 - CLOSE_ENOUGH / 2) * self.limit_bytes
+        aim = (1 - self.margin) * self.limit_bytes
         target = bounds.clamp(self._reach(known, low, aim))
         if high is not None and target >= high:
             target = self._below(known, low, high)
@@ -123,12 +127,9 @@ class Guided:
         aim = (1 - min(self.noise, CLOSE_ENOUGH / 2)) * self.limit_bytes
         return self.curve.size_at((aim - self.baseline_bytes) / self.first_slope, cap=cap)
 
-    def _close_enough(self, known: Known) -> float:
-        return CLOSE_ENOUGH + (NOISE_ALLOWED * self.noise if len(known.peaks) > 1 else 0.0)
-
     def _resolution(self, known: Known, size: int) -> float:
         """How close to a size that failed is close enough, in samples: exact where no noise can explain the failure."""
-        close = CLOSE_ENOUGH + 2 * self.noise
+        close = 2 * self.margin
         largest_peak = max((peak for _, peak in known.peaks), default=0)
         is_near_limit = not known.peaks or largest_peak >= (1 - 2 * close) * self.limit_bytes
         return max(known.bounds.multiple_of, close * size if is_near_limit else 0)

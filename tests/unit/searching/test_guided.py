@@ -56,6 +56,38 @@ def test_with_a_curve_it_needs_few_probes_and_at_most_one_oom(slope, fixed, over
     assert search.answer == truth or peak(search.answer) >= 0.985 * LIMIT
 
 
+@given(
+    slope=st.floats(1_000, 10_000_000),
+    waste=st.floats(0.0, 0.3),
+    expected_more=st.floats(0.02, 0.25),
+    luck=st.lists(st.floats(-0.01, 0.01), min_size=3, max_size=3),
+)
+@settings(max_examples=300)
+def test_where_equal_runs_differ_it_leaves_as_much_free_and_meets_no_oom(slope, waste, expected_more, luck):
+    def expected_peak(size):
+        return BASELINE + (1 + waste) * slope * size
+
+    drawn = iter(luck)
+    curve = MemoryCurve(((1, int(slope)), (1000, int(1000 * slope))))
+    guided = Guided(
+        limit_bytes=LIMIT,
+        baseline_bytes=BASELINE,
+        curve=curve,
+        noise=0.025,
+        first_slope=(1 + waste) * (1 + expected_more),
+    )
+    search = Search(guided, Bounds(cap=2**24))
+    asks = []
+    while (ask := search.ask()) is not None:
+        peak = int(expected_peak(ask.microbatch) * (1 + next(drawn)))
+        assert peak <= LIMIT
+        asks.append(ask.microbatch)
+        search.tell(ask.microbatch, fits=True, peak_bytes=peak)
+    assert len(asks) <= 3
+    assert search.confirmed
+    assert expected_peak(search.answer + 1) >= 0.935 * LIMIT
+
+
 @given(slope=st.floats(1_000, 100_000_000), fixed=st.integers(0, 1_000_000_000))
 @settings(max_examples=300)
 def test_without_a_curve_it_still_gets_within_three_percent_of_the_limit(slope, fixed):
