@@ -2,9 +2,9 @@
 
 Each workload is traced at a few sizes with real, untouched memory behind its tensors, then run for real, each in a
 process of its own that is forked from a fresh one; several fresh ones, because their heaps differ. What is left over is
-what kernels and their libraries take (`brim.tracing.rehearsal`; `KERNEL_BYTES` and `KERNEL_DOUBT` in
-`brim.tracing.curves`) and the accident of the heap (`HEAP_DOUBT` in `brim.searching.guided`). The first depends on the
-processor, which the results name; `MALLOC_MMAP_THRESHOLD_=131072` leaves the second out.
+what kernels and their libraries take (`KERNEL_BYTES` and `KERNEL_DOUBT` in `brim.tracing.rehearsal`) and the accident
+of the heap (`HEAP_DOUBT` in `brim.searching.guided`). The first depends on the processor, which the results name;
+`MALLOC_MMAP_THRESHOLD_=131072` leaves the second out.
 
     python benchmarks/replay.py [--only WORKLOAD] [--processes N]
 """
@@ -40,9 +40,10 @@ def compare(address: str, sizes: list[int]) -> list[dict[str, Any]]:
     import torch._dynamo  # noqa: F401  optimizers import it, so probes begin with it
 
     from brim.cases import Case
+    from brim.devices.cpu import baseline_in_fork
+    from brim.forks import in_forks
     from brim.probing.trial import run_trial
-    from brim.tracing.curves import baseline_in_fork, trace_with_backing
-    from brim.tracing.forks import in_forks
+    from brim.tracing.curves import trace_with_backing
     from brim.workload import load
 
     workload_class = load(address)

@@ -18,7 +18,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Searches on the CPU start one server then, and not two; `heap` gives a test what most users have.
 os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(128 * 2**10))
 
-# Shells let what they start in the background ignore Ctrl-C, which programs would hand on to those that tests interrupt.
+# A shell lets what it starts in the background ignore Ctrl-C, and so would the programs that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

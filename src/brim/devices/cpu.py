@@ -11,6 +11,7 @@ import psutil
 
 from brim.devices.meter import check_room
 from brim.errors import DeviceError
+from brim.forks import in_forks
 
 # What is free changes all the time; rounding it down keeps the answer and its place in the history the same.
 _AVAILABLE_STEP_BYTES = 256 * 2**20
@@ -131,6 +132,11 @@ class CpuMeter:
     def is_nearly_full(self) -> bool:
         """Whether the peak came so close to the limit that a vague failure is one of memory."""
         return self._limit_bytes is not None and self.peaks()["peak_bytes"] >= 0.8 * self._limit_bytes
+
+
+def baseline_in_fork() -> int:
+    """Return what a process forked from this one holds before it builds a workload."""
+    return int(in_forks([lambda: CpuMeter().baseline_bytes])[0])
 
 
 def data_bytes() -> int:

@@ -221,7 +221,7 @@ class Server:
         except TraceError as error:
             self._emit({**traced, "problem": str(error)})
         else:
-            traced["baseline_bytes"] = curve.baseline_bytes
+            traced["baseline_bytes"] = curve.around_bytes
             learnt = {"points": sorted(curve.live.items()), "slope": curve.slope, "gap_from": curve.gap_from}
             self._emit({**traced, **learnt})
 
@@ -238,10 +238,10 @@ class Server:
 
 def _prepare_to_trace() -> int:
     """Return what a probe's process holds before it builds, then import what tracing needs."""
-    from brim.tracing.curves import baseline_in_fork
+    from brim.devices.cpu import baseline_in_fork
 
     baseline_bytes = baseline_in_fork()
-    import torch._dynamo  # noqa: F401  fake tensors import it
+    import brim.tracing  # noqa: F401  with all that fake tensors need
 
     gc.freeze()
     return baseline_bytes

@@ -9,12 +9,19 @@ from __future__ import annotations
 
 import ctypes
 
+from brim.devices.cpu import data_bytes
+
 # How torch aligns every tensor on the CPU, in bytes (c10/core/alignment.h).
 _ALIGNMENT = 64
 
 
 class Backing:
-    """Holds as much real memory as the tensors of a trace would."""
+    """Holds as much real memory as the tensors of a trace would.
+
+    Attributes:
+        is_complete: Whether all that was asked for was there.
+        once_bytes: What building took that is no tensor's: modules that it imported.
+    """
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None)
@@ -22,6 +29,12 @@ class Backing:
         self._libc.free.argtypes = (ctypes.c_void_p,)
         self._pointer = ctypes.c_void_p()
         self.is_complete = True
+        self.once_bytes = 0
+        self._baseline_bytes = data_bytes()
+
+    def end_build(self, live_bytes: int) -> None:
+        """Note that the workload is built and holds so many bytes of tensors."""
+        self.once_bytes = max(0, data_bytes() - self._baseline_bytes - live_bytes)
 
     def take(self, num_bytes: int) -> int | None:
         """Return the address of new memory; None where nothing is asked for or there is no more."""

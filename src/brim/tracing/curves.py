@@ -11,12 +11,12 @@ from brim.cases import Case
 from brim.devices.catalog import Gpu
 from brim.devices.cpu import CpuMeter, is_mapped, peak_data_bytes
 from brim.errors import TraceError
+from brim.forks import in_forks
 from brim.searching.curve import NEAR_GOAL, curve_through, next_to_trace
 from brim.searching.guided import HEAP_SLOPE, LIVE_SLOPE, MAPPED_SLOPE, MOST_WASTE, first_slope
 from brim.tracing.backing import Backing
-from brim.tracing.forks import in_forks
 from brim.tracing.prediction import Prediction
-from brim.tracing.rehearsal import Rehearsal
+from brim.tracing.rehearsal import KERNEL_BYTES, Rehearsal
 from brim.tracing.runtime import runtime_here
 from brim.tracing.sizes import TracedSizes
 from brim.tracing.traces import trace
@@ -31,12 +31,6 @@ _HEAP_STEPS = 3
 _MAPPED_STEPS = 2
 # How far the goal may be from a size that was traced where no heap is in play, as a ratio.
 _MAPPED_NEAR = 1.25
-# What kernels and their libraries take for themselves on the CPU at least, in bytes, whatever the batch.
-# Source: `benchmarks/replay.py`, where real probes of convolutions took 1 to 4 MiB more than the replay.
-KERNEL_BYTES = 4 * 2**20
-# How much more of it than a rehearsal showed is expected at a larger size, as a share.
-# Source: the same, where matrix products of 275, 1,000 and 2,200 rows took 36, 28 and 38 MiB on one processor.
-KERNEL_DOUBT = 0.15
 # How far above the goal live bytes alone may fill the limit, as a ratio, before the allocator is asked there as well.
 _WORTH_A_LOOK = 1.25
 # What a process that traces may have, in bytes, beside the job's own limit and what the heap may waste of it: for its
@@ -51,22 +45,31 @@ class TracedCurve:
     """What was traced so far.
 
     Attributes:
-        baseline_bytes: What the process holds that is no tensor's.
+        baseline_bytes: What the process holds before the workload is built.
+        kernel_bytes: What kernels and their libraries take for themselves; on the CPU only.
+        once_bytes: What building takes that is no tensor's, such as modules that it imports; on the CPU only.
         live: Traced bytes by microbatch.
-        grown: By how much a real process grows over the same requests; on the CPU only.
+        grown: By how much a real process grows over the same requests, beside that; on the CPU only.
         slope: Measured bytes to expect for each traced one.
         gap_from: Where sizes begin that need more memory than the largest that is expected to fit; None without any.
     """
 
     baseline_bytes: int = 0
+    kernel_bytes: int = 0
+    once_bytes: int = 0
     live: dict[int, int] = field(default_factory=dict)
     grown: dict[int, int] = field(default_factory=dict)
     slope: float = 1.0
     gap_from: int | None = None
 
+    @property
+    def around_bytes(self) -> int:
+        """What the process holds that is no tensor's."""
+        return self.baseline_bytes + self.kernel_bytes + self.once_bytes
+
     def target_bytes(self, limit_bytes: int) -> float:
         """Return the traced bytes at which the limit is expected."""
-        return max(0, limit_bytes - self.baseline_bytes) / self.slope
+        return max(0, limit_bytes - self.around_bytes) / self.slope
 
     def goal(self, limit_bytes: int, cap: int) -> int:
         """Return the largest size that is expected to fit."""
@@ -77,7 +80,8 @@ class TracedCurve:
         for size, result in results.items():
             self.live[size] = result["peak_bytes"]
             if result.get("grown_bytes") is not None:
-                self.grown[size] = result["grown_bytes"]
+                self.once_bytes = result["once_bytes"]
+                self.grown[size] = result["grown_bytes"] - result["once_bytes"]
 
 
 def trace_curve(
@@ -104,8 +108,7 @@ def trace_curve(
     mapped = backed and is_mapped()
     unasked = MAPPED_SLOPE if mapped else HEAP_SLOPE if backed else LIVE_SLOPE
     near = _MAPPED_NEAR if mapped else NEAR_GOAL
-    around_bytes = baseline_bytes + KERNEL_BYTES if backed else baseline_bytes
-    curve = TracedCurve(baseline_bytes=around_bytes, slope=unasked)
+    curve = TracedCurve(baseline_bytes=baseline_bytes, kernel_bytes=KERNEL_BYTES if backed else 0, slope=unasked)
     # The process that traces must be as fresh as a probe's, so it is forked from this one, in which nothing ran yet.
     traced_steps = min(steps, _MAPPED_STEPS if mapped else _HEAP_STEPS)
     room_bytes = int(MOST_WASTE * limit_bytes) + _TRACE_BYTES
@@ -123,7 +126,7 @@ def trace_curve(
                 raise
             break  # one size fails where others ran, e.g. BatchNorm on a single sample
         if rehearsal is not None:
-            curve.baseline_bytes = baseline_bytes + _expected_bytes(rehearsal)
+            curve.kernel_bytes = rehearsal.expected_bytes()
             rehearsal = None
         for _ in range(_SETTLING):
             goal = curve.goal(limit_bytes, cap)
@@ -133,15 +136,10 @@ def trace_curve(
             rehearsal = Rehearsal.start(workload_class, case, traced, goal=goal, limit_bytes=limit_bytes)
             may_rehearse = False
     if rehearsal is not None:
-        curve.baseline_bytes = baseline_bytes + _expected_bytes(rehearsal)
+        curve.kernel_bytes = rehearsal.expected_bytes()
     if curve.grown:
         _look_above(curve, limit_bytes, cap, run)
     return curve
-
-
-def _expected_bytes(rehearsal: Rehearsal) -> int:
-    """Return what kernels should take at the size that fits."""
-    return max(KERNEL_BYTES, int((1 + KERNEL_DOUBT) * (rehearsal.kernel_bytes() or 0)))
 
 
 def _look_above(
@@ -164,7 +162,7 @@ def _look_above(
         above.enter(run([larger]))
     except TraceError:
         return
-    fits = above.grown.get(larger, limit_bytes) <= limit_bytes - curve.baseline_bytes
+    fits = above.grown.get(larger, limit_bytes) <= limit_bytes - curve.around_bytes
     if fits and larger > _WORTH_A_LOOK * goal:
         curve.live, curve.slope, curve.gap_from = above.live, above.slope, goal
 
@@ -199,11 +197,6 @@ def _trace_here(
     return {size: {"peak_bytes": trace(workload_class, case, size).peak_bytes} for size in sizes}
 
 
-def baseline_in_fork() -> int:
-    """Return what a process forked from this one holds before it builds a workload."""
-    return int(in_forks([lambda: CpuMeter().baseline_bytes])[0])
-
-
 def _trace_in_forks(
     workload_class: type[Workload], case: Case, sizes: Sequence[int], *, steps: int, room_bytes: int
 ) -> dict[int, dict[str, Any]]:
@@ -218,7 +211,7 @@ def _trace_in_forks(
 def trace_with_backing(
     workload_class: type[Workload], case: Case, size: int, steps: int, room_bytes: int
 ) -> dict[str, Any]:
-    """Trace a size with real memory behind it; return live bytes and by how much this process grew."""
+    """Trace a size with real memory behind it; return live bytes and by how much this process grew, once and in all."""
     meter, backing = CpuMeter(), Backing()
     try:
         meter.limit(room_bytes)  # a step may also make arrays that are no tensors, and so are no fakes
@@ -228,4 +221,4 @@ def trace_with_backing(
     except (KeyboardInterrupt, SystemExit) as error:  # raised by the workload: no Ctrl-C comes to this process
         return {"problem": f"the workload raised {type(error).__name__}"}
     grown_bytes = peak_data_bytes() - meter.baseline_bytes if backing.is_complete else None
-    return {"peak_bytes": traced.peak_bytes, "grown_bytes": grown_bytes}
+    return {"peak_bytes": traced.peak_bytes, "grown_bytes": grown_bytes, "once_bytes": backing.once_bytes}

@@ -152,6 +152,8 @@ def _trace(
             if places is None or places.has(tensor):
                 ledger.enter(tensor)
         watch.name_modules(vars(workload))
+        if backing is not None:
+            backing.end_build(ledger.live_bytes)
         stack.enter_context(masks_looked_at())
         ledger.generation = stack.enter_context(generation_to_the_end(ledger))
         ledger.phase = Phase.BATCH
