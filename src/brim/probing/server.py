@@ -222,7 +222,7 @@ class Server:
             self._emit({**traced, "problem": str(error)})
         else:
             traced["baseline_bytes"] = curve.around_bytes
-            learnt = {"points": sorted(curve.live.items()), "slope": curve.slope, "gap_from": curve.gap_from}
+            learnt = {"points": sorted(curve.points.items()), "slope": curve.slope, "gap_from": curve.gap_from}
             self._emit({**traced, **learnt})
 
     def _requests(self) -> Iterator[dict[str, Any]]:

@@ -16,7 +16,7 @@ from brim.searching.curve import NEAR_GOAL, curve_through, next_to_trace
 from brim.searching.guided import HEAP_SLOPE, LIVE_SLOPE, MAPPED_SLOPE, MOST_WASTE, first_slope
 from brim.tracing.backing import Backing
 from brim.tracing.prediction import Prediction
-from brim.tracing.rehearsal import KERNEL_BYTES, Rehearsal
+from brim.tracing.rehearsal import Rehearsal, Scratch
 from brim.tracing.runtime import runtime_here
 from brim.tracing.sizes import TracedSizes
 from brim.tracing.traces import trace
@@ -38,6 +38,7 @@ _WORTH_A_LOOK = 1.25
 _TRACE_BYTES = 2**30
 # The slope depends on the size it is asked for and the other way round: as often as they may change places.
 _SETTLING = 3
+_NO_SCRATCH = Scratch(fixed_bytes=0)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,7 +47,7 @@ class TracedCurve:
 
     Attributes:
         baseline_bytes: What the process holds before the workload is built.
-        kernel_bytes: What kernels and their libraries take for themselves; on the CPU only.
+        scratch: What kernels and their libraries take for themselves; on the CPU only.
         once_bytes: What building takes that is no tensor's, such as modules that it imports; on the CPU only.
         live: Traced bytes by microbatch.
         grown: By how much a real process grows over the same requests, beside that; on the CPU only.
@@ -55,7 +56,7 @@ class TracedCurve:
     """
 
     baseline_bytes: int = 0
-    kernel_bytes: int = 0
+    scratch: Scratch = _NO_SCRATCH
     once_bytes: int = 0
     live: dict[int, int] = field(default_factory=dict)
     grown: dict[int, int] = field(default_factory=dict)
@@ -65,7 +66,12 @@ class TracedCurve:
     @property
     def around_bytes(self) -> int:
         """What the process holds that is no tensor's."""
-        return self.baseline_bytes + self.kernel_bytes + self.once_bytes
+        return self.baseline_bytes + self.scratch.fixed_bytes + self.once_bytes
+
+    @property
+    def points(self) -> dict[int, int]:
+        """What was traced, by microbatch, with what kernels take for so many samples."""
+        return {size: num_bytes + int(self.scratch.each_bytes * size) for size, num_bytes in self.live.items()}
 
     def target_bytes(self, limit_bytes: int) -> float:
         """Return the traced bytes at which the limit is expected."""
@@ -73,7 +79,7 @@ class TracedCurve:
 
     def goal(self, limit_bytes: int, cap: int) -> int:
         """Return the largest size that is expected to fit."""
-        return curve_through(self.live).size_at(self.target_bytes(limit_bytes), cap=cap)
+        return curve_through(self.points).size_at(self.target_bytes(limit_bytes), cap=cap)
 
     def enter(self, results: Mapping[int, Mapping[str, Any]]) -> None:
         """Add what traces of some sizes returned."""
@@ -108,7 +114,9 @@ def trace_curve(
     mapped = backed and is_mapped()
     unasked = MAPPED_SLOPE if mapped else HEAP_SLOPE if backed else LIVE_SLOPE
     near = _MAPPED_NEAR if mapped else NEAR_GOAL
-    curve = TracedCurve(baseline_bytes=baseline_bytes, kernel_bytes=KERNEL_BYTES if backed else 0, slope=unasked)
+    curve = TracedCurve(baseline_bytes=baseline_bytes, slope=unasked)
+    if backed:
+        curve.scratch = Scratch()
     # The process that traces must be as fresh as a probe's, so it is forked from this one, in which nothing ran yet.
     traced_steps = min(steps, _MAPPED_STEPS if mapped else _HEAP_STEPS)
     room_bytes = int(MOST_WASTE * limit_bytes) + _TRACE_BYTES
@@ -116,7 +124,7 @@ def trace_curve(
     run = partial(trace_sizes, workload_class, case, steps=traced_steps)
     rehearsal, may_rehearse = None, backed
     while len(curve.live) < MOST_POINTS:
-        sizes = next_to_trace(curve.live, target_bytes=curve.target_bytes(limit_bytes), cap=cap, near=near)
+        sizes = next_to_trace(curve.points, target_bytes=curve.target_bytes(limit_bytes), cap=cap, near=near)
         if not sizes and rehearsal is None:
             break
         try:
@@ -126,7 +134,7 @@ def trace_curve(
                 raise
             break  # one size fails where others ran, e.g. BatchNorm on a single sample
         if rehearsal is not None:
-            curve.kernel_bytes = rehearsal.expected_bytes()
+            curve.scratch = rehearsal.scratch()
             rehearsal = None
         for _ in range(_SETTLING):
             goal = curve.goal(limit_bytes, cap)
@@ -136,7 +144,7 @@ def trace_curve(
             rehearsal = Rehearsal.start(workload_class, case, traced, goal=goal, limit_bytes=limit_bytes)
             may_rehearse = False
     if rehearsal is not None:
-        curve.kernel_bytes = rehearsal.expected_bytes()
+        curve.scratch = rehearsal.scratch()
     if curve.grown:
         _look_above(curve, limit_bytes, cap, run)
     return curve
@@ -162,7 +170,8 @@ def _look_above(
         above.enter(run([larger]))
     except TraceError:
         return
-    fits = above.grown.get(larger, limit_bytes) <= limit_bytes - curve.around_bytes
+    room_bytes = limit_bytes - curve.around_bytes - curve.scratch.each_bytes * larger
+    fits = above.grown.get(larger, limit_bytes) <= room_bytes
     if fits and larger > _WORTH_A_LOOK * goal:
         curve.live, curve.slope, curve.gap_from = above.live, above.slope, goal
 

@@ -1,4 +1,4 @@
-"""One real step at a small size on the CPU, beside the traces: what kernels take for themselves.
+"""Two real steps at a small size on the CPU, beside the traces: what kernels take for themselves.
 
 Libraries of matrix products pack their operands into buffers that they keep. How large these are depends on the
 processor and hardly on the batch: one kind takes 1 to 4 MiB where another takes 12 to 38 (`benchmarks/replay.py`).
@@ -30,8 +30,13 @@ _MOST_SHARE = 1 / 2
 # Smaller jobs than this, in bytes, tell little of larger ones.
 _LEAST_BYTES = 16 * 2**20
 # glibc maps 128 MiB of addresses for every thread that asks it for memory and gives half of it back, which would hide
-# smaller growth: here all threads share one arena. Source: `new_heap` in glibc's malloc/arena.c, and its malloc.h.
+# smaller growth: here all threads share one arena. And what its heap wastes differs between equal processes: here every
+# tensor that matters has a mapping of its own. Source: `new_heap` in glibc's malloc/arena.c, and its malloc.h.
 _M_ARENA_MAX = -8
+_M_MMAP_THRESHOLD = -3
+_MAPPED_FROM_BYTES = 128 * 2**10
+# The first step makes what the optimizer keeps, the second finds it there.
+_NUM_STEPS = 2
 # How long it may take. A step that is slower makes every probe slow as well.
 _LONGEST_SECONDS = 5.0
 
@@ -49,8 +54,21 @@ _LARGER = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Scratch:
+    """What kernels take for themselves.
+
+    Attributes:
+        fixed_bytes: Whatever the batch.
+        each_bytes: For every sample of it.
+    """
+
+    fixed_bytes: int = KERNEL_BYTES
+    each_bytes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal:
-    """A real step and the trace of the same step, each in a process of its own.
+    """Real steps and the trace of the same steps, each in a process of its own.
 
     Attributes:
         size: The microbatch of both.
@@ -95,16 +113,18 @@ class Rehearsal:
 
         return start_at(size)
 
-    def expected_bytes(self) -> int:
-        """Return what kernels should take at the goal, after a second rehearsal where that may grow with the batch."""
-        taken_bytes = self._kernel_bytes() or 0
+    def scratch(self) -> Scratch:
+        """Return what kernels should take, after a second rehearsal where that may grow with the batch."""
+        taken_bytes, each_bytes = self._kernel_bytes() or 0, 0.0
         larger = _LARGER * self.size
         if taken_bytes > max(KERNEL_BYTES, _WORTH_ANOTHER * self.live_bytes) and larger <= self.goal * _MOST_SHARE:
-            more_bytes = self.start_at(larger)._kernel_bytes()
-            if more_bytes is not None:
-                each_bytes = max(0.0, (more_bytes - taken_bytes) / (larger - self.size))
-                taken_bytes = int(more_bytes + each_bytes * (self.goal - larger))
-        return max(KERNEL_BYTES, int((1 + KERNEL_DOUBT) * taken_bytes))
+            more_bytes = self.start_at(larger)._kernel_bytes() or 0
+            each_bytes = max(0.0, (more_bytes - taken_bytes) / (larger - self.size))
+        fixed_bytes = taken_bytes - each_bytes * self.size
+        return Scratch(
+            fixed_bytes=max(KERNEL_BYTES, int((1 + KERNEL_DOUBT) * fixed_bytes)),
+            each_bytes=(1 + KERNEL_DOUBT) * each_bytes,
+        )
 
     def _kernel_bytes(self) -> int | None:
         """Wait for both and return by how much more the real process grew; None where either failed."""
@@ -116,21 +136,25 @@ class Rehearsal:
 
 
 def _grown_by_running(workload_class: type[Workload], case: Case, size: int, limit_bytes: int) -> int:
-    _share_one_arena()
+    _make_heap_even()
     meter = CpuMeter()
     meter.limit(limit_bytes)
     workload = prepare(workload_class, case, torch.device("cpu"))
     workload.build()
-    workload.step(workload.batch(size))
+    batch = workload.batch(size)
+    for _ in range(_NUM_STEPS):
+        workload.step(batch)
     return peak_data_bytes() - meter.baseline_bytes
 
 
 def _grown_by_tracing(workload_class: type[Workload], case: Case, size: int) -> int:
-    _share_one_arena()
+    _make_heap_even()
     meter = CpuMeter()
-    trace(workload_class, case, size, steps=1, backing=Backing())
+    trace(workload_class, case, size, steps=_NUM_STEPS, backing=Backing())
     return peak_data_bytes() - meter.baseline_bytes
 
 
-def _share_one_arena() -> None:
-    ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+def _make_heap_even() -> None:
+    libc = ctypes.CDLL(None)
+    libc.mallopt(_M_ARENA_MAX, 1)
+    libc.mallopt(_M_MMAP_THRESHOLD, _MAPPED_FROM_BYTES)

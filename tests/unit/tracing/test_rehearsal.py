@@ -52,6 +52,23 @@ class KeepsScratch(Wide):
         super().step(batch)
 
 
+class TakesMoreForMore(Wide):
+    """Takes half a MiB a sample that no tensor shows while it runs, as transposed convolutions do."""
+
+    def step(self, batch):
+        buffer = ctypes.create_string_buffer(len(batch) * MIB // 2) if type(batch) is torch.Tensor else None
+        super().step(batch)
+        del buffer
+
+
+class Imports(Wide):
+    """Takes memory in `build` that is no tensor's, as modules do."""
+
+    def build(self):
+        self.modules = bytearray(KEPT_BYTES)
+        super().build()
+
+
 class Refuses(Wide):
     def step(self, batch):
         if type(batch) is torch.Tensor:
@@ -66,10 +83,10 @@ class Hangs(Wide):
         super().step(batch)
 
 
-def expected_bytes(workload_class):
-    """What a curve expects of kernels, under a limit that a few hundred samples fill."""
+def curve_of(workload_class):
+    """A curve under a limit that a few hundred samples fill."""
     held_bytes = data_bytes()
-    curve = trace_curve(
+    return trace_curve(
         workload_class,
         Case(),
         baseline_bytes=held_bytes,
@@ -78,7 +95,11 @@ def expected_bytes(workload_class):
         steps=3,
         backed=True,
     )
-    return curve.kernel_bytes
+
+
+def expected_bytes(workload_class):
+    """What the curve expects of kernels."""
+    return curve_of(workload_class).scratch.fixed_bytes
 
 
 def run_fresh(code):
@@ -92,6 +113,17 @@ def run_fresh(code):
 def test_what_a_step_keeps_beside_its_tensors_is_expected_at_every_size():
     seen = run_fresh("expected_bytes(KeepsScratch)")
     assert (1 + KERNEL_DOUBT) * (KEPT_BYTES - 4 * MIB) <= seen <= (1 + KERNEL_DOUBT) * (KEPT_BYTES + 16 * MIB)
+
+
+def test_what_a_step_takes_for_every_sample_is_expected_for_every_sample():
+    assert 0.4 * MIB <= run_fresh("curve_of(TakesMoreForMore).scratch.each_bytes") <= 0.7 * MIB
+    assert run_fresh("curve_of(Wide).scratch.each_bytes") == 0
+
+
+def test_what_building_takes_beside_tensors_is_taken_once_and_no_waste():
+    once_bytes, slope = run_fresh("[(c := curve_of(Imports)).once_bytes, c.slope]")
+    assert abs(once_bytes - KEPT_BYTES) <= 8 * MIB
+    assert slope < 1.05
 
 
 def test_a_step_that_keeps_nothing_is_expected_to_take_little():
