@@ -74,6 +74,7 @@ check: lint types imports test
 
 benchmark: $(VENV)/.installed-dev $(VENV)/.installed-benchmarks
 	$(BIN)/python benchmarks/finders.py --repeat 3
+	$(BIN)/python benchmarks/guided.py
 	$(BIN)/python benchmarks/accumulation.py
 	$(BIN)/python benchmarks/sweeping.py
 	$(BIN)/python benchmarks/batching.py

@@ -129,7 +129,7 @@ def _trace(
         warnings.simplefilter("ignore")
         stack.enter_context(redirect_stdout(sys.stderr))  # what the workload prints is no part of an answer
         stack.enter_context(torch._dynamo.config.patch(disable=True))  # what is compiled is traced as it was written
-        stack.enter_context(seeded(seed))
+        generators = stack.enter_context(seeded(seed))
         values = stack.enter_context(values_of_trace(sys.modules.get(workload_class.__module__)))
         answers = None
         if capability is not None and places is not None:
@@ -158,7 +158,7 @@ def _trace(
         ledger.generation = stack.enter_context(generation_to_the_end(ledger))
         ledger.phase = Phase.BATCH
         values.refused.clear()  # what was refused while it was built was built for real
-        draws = Draws()
+        draws = Draws(generators)
         with _phase("batch", values):
             batch = workload.batch(microbatch)
         references = BatchReferences(batch)

@@ -1,6 +1,7 @@
 import random
 from unittest import mock
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -166,6 +167,31 @@ def test_random_numbers_give_the_same_answer_each_time_for_the_largest_of_some_d
     assert random.getstate() == state
     assert not predict(Most, gpu=SMALL).observed.is_random
     assert answers[0].peak(8) == predict(Most, gpu=SMALL).peak(8)
+
+
+@pytest.mark.parametrize("make", [random.Random, np.random.default_rng, np.random.RandomState])
+def test_a_generator_of_its_own_draws_the_same_in_every_trace(make):
+    class Own(Train):
+        def build(self):
+            super().build()
+            self.chance = make()
+
+        def step(self, batch):
+            for _ in range(1 + int(8 * self.chance.random())):
+                batch = batch.clone()
+                self.kept = batch.clone()
+            super().step(batch)
+
+    class Seeded(Own):
+        def build(self):
+            super().build()
+            self.chance = make(7)
+
+    assert not predict(Seeded, gpu=SMALL).observed.is_random
+    answers = [predict(Own, gpu=SMALL) for _ in range(2)]
+    assert answers[0].largest == answers[1].largest
+    assert all(each.observed.is_random for each in answers)
+    assert make().random() != make().random()
 
 
 def test_a_batch_padded_to_a_multiple_grows(traced):
