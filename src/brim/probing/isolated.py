@@ -29,7 +29,7 @@ from brim.probing.server_log import ServerLog
 # How long a probe may go without reaching its next phase or step, unless the user says otherwise.
 DEFAULT_TIMEOUT_SECONDS = 600.0
 # How long tracing may take before the search goes on without it.
-TRACE_SECONDS = 60.0
+TRACE_SECONDS = 120.0
 _GRACE_SECONDS = 10.0
 
 
@@ -111,7 +111,8 @@ class IsolatedProber:
         seconds = min(TRACE_SECONDS, self._timeout_seconds)
         reply = self._ask({"do": "trace", "case": dict(case), "cap": cap, "steps": steps}, seconds)
         if reply.message is None:
-            return Traced(problem=f"tracing {self._how_it_died(reply, seconds)}")
+            how = f"took more than {seconds:g} s" if reply.hung else self._how_it_died(reply)
+            return Traced(problem=f"tracing {how}")
         points = {int(size): int(num_bytes) for size, num_bytes in reply.message.get("points", ())}
         return Traced(
             baseline_bytes=reply.message["baseline_bytes"],
@@ -262,9 +263,9 @@ class IsolatedProber:
         if self._events is not None:
             self._events.close()
 
-    def _how_it_died(self, reply: _Reply, seconds: float | None = None) -> str:
+    def _how_it_died(self, reply: _Reply) -> str:
         if reply.hung:
-            how = f"made no progress for {seconds or self._timeout_seconds:g} s and was ended"
+            how = f"made no progress for {self._timeout_seconds:g} s and was ended"
             most = max(reply.progress.values(), default=0)
             behind = [str(rank) for rank, count in sorted(reply.progress.items()) if count < most]
             return f"{how} (rank {', '.join(behind)} was behind)" if behind else how

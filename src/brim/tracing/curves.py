@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -38,6 +39,8 @@ _WORTH_A_LOOK = 1.25
 _TRACE_BYTES = 2**30
 # The slope depends on the size it is asked for and the other way round: as often as they may change places.
 _SETTLING = 3
+# After how many seconds no further size is traced: a probe tells more by then.
+_ENOUGH_SECONDS = 30.0
 _NO_SCRATCH = Scratch(fixed_bytes=0)
 
 
@@ -122,8 +125,10 @@ def trace_curve(
     room_bytes = int(MOST_WASTE * limit_bytes) + _TRACE_BYTES
     trace_sizes = partial(_trace_in_forks, room_bytes=room_bytes) if backed else _trace_here
     run = partial(trace_sizes, workload_class, case, steps=traced_steps)
-    rehearsal, may_rehearse = None, backed
+    rehearsal, may_rehearse, started = None, backed, time.monotonic()
     while len(curve.live) < MOST_POINTS:
+        if len(curve.live) >= _FEWEST_POINTS and time.monotonic() - started > _ENOUGH_SECONDS:
+            break
         sizes = next_to_trace(curve.points, target_bytes=curve.target_bytes(limit_bytes), cap=cap, near=near)
         if not sizes and rehearsal is None:
             break
@@ -145,7 +150,7 @@ def trace_curve(
             may_rehearse = False
     if rehearsal is not None:
         curve.scratch = rehearsal.scratch()
-    if curve.grown:
+    if curve.grown and time.monotonic() - started < _ENOUGH_SECONDS:
         _look_above(curve, limit_bytes, cap, run)
     return curve
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -90,16 +91,18 @@ class _Generator(torch.Generator):
 def memory_of(ledger: Ledger) -> Iterator[None]:
     """Let `torch.cuda` tell in the block what a ledger holds, and give what is cached back."""
 
-    def memory_allocated(*_: Any, **kwargs: Any) -> int:
-        return ledger.live_bytes
-
-    def max_memory_allocated(*_: Any, **kwargs: Any) -> int:
-        return ledger.peak_bytes
+    def memory_stats(*_: Any, **kwargs: Any) -> defaultdict[str, int]:
+        # Of the allocator's own numbers no more is known than that it has what tensors had at most.
+        told = {f"{name}_bytes.all.peak": ledger.peak_bytes for name in ("allocated", "active", "reserved")}
+        told |= {f"{name}_bytes.all.current": ledger.live_bytes for name in ("allocated", "active")}
+        told |= {"reserved_bytes.all.current": ledger.peak_bytes, "num_ooms": 0, "num_alloc_retries": 0}
+        return defaultdict(int, told)
 
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(torch.cuda, "empty_cache", ledger.drop_cache))
-        for answer in (memory_allocated, max_memory_allocated):
-            stack.enter_context(mock.patch.object(torch.cuda, answer.__name__, answer))
+        # Where the module itself asks: for `memory_allocated`, `max_memory_reserved`, `memory_summary` and the like.
+        for module in (torch.cuda, torch.cuda.memory):
+            stack.enter_context(mock.patch.object(module, "memory_stats", memory_stats))
         yield
 
 

@@ -1,9 +1,10 @@
 """Tests whose worst case is plain from where they stand: a loop that may stop early goes on, a check holds.
 
 A trace has no values, so a test of one could go either way. In most places either way may take more memory, and the
-test is refused. In three it is known: `if …: break` in a loop that counts is asked so that texts may end, and the
+test is refused. In four it is known: `if …: break` in a loop that counts is asked so that texts may end, and the
 longest take most; `while …:` likewise; `assert …` and `if …: raise` hold in a job that is to run, where nobody catches
-what they raise. Then what is asked about has to be what the test looks at, and no part of it.
+what they raise; a branch that only prints, or only keeps what the test compares, is taken. Then what is asked about
+has to be what the test looks at, and no part of it.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ MOST_ANSWERS = 4_096
 # What a test may do with an answer before it looks at it: then the answer is not the test's.
 _OWN_LOGIC = (ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp, ast.Lambda, ast.IfExp, ast.NamedExpr)
 _ASKING_BUILTINS = frozenset(("bool", "any", "all", "sum", "list", "set", "sorted"))
+# What is called, or whose methods are, only to tell something.
+_TELLERS = frozenset(("print", "log", "logger", "logging", "warnings"))
 # What loops go over that only count.
 _COUNTERS = frozenset(("range", "count", "trange"))
 
@@ -162,6 +165,8 @@ class _Finder(ast.NodeVisitor):
         elif self._loops and (self._only_ends(node.body) or self._only_ends(node.orelse)):
             is_endless = _never_ends(self._loops[-1]) and _is_alone(node.test)
             self._add(node.test, wanted=not self._only_ends(node.body), is_endless=is_endless)
+        elif not node.orelse and all(_only_tells(statement, node.test) for statement in node.body):
+            self._add(node.test, wanted=True, is_endless=False)
         self.generic_visit(node)
 
     def visit_Assert(self, node: ast.Assert) -> None:
@@ -187,6 +192,18 @@ class _Finder(ast.NodeVisitor):
     def _add(self, test: ast.expr, *, wanted: bool, is_endless: bool) -> None:
         lines = range(test.lineno, (test.end_lineno or test.lineno) + 1)
         self.tests.append(_Test(lines=lines, answers=tuple(_looked_at(test, wanted)), is_endless=is_endless))
+
+
+def _only_tells(statement: ast.stmt, test: ast.expr) -> bool:
+    """Return whether a statement only prints, or only keeps something that a test compares, such as the best loss."""
+    if isinstance(statement, ast.Assign):
+        kept = ast.dump(statement.value)
+        return isinstance(test, ast.Compare) and any(ast.dump(each) == kept for each in (test.left, *test.comparators))
+    if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
+        return isinstance(statement, ast.Pass)
+    called = statement.value.func
+    owner = called.value if isinstance(called, ast.Attribute) else called
+    return isinstance(owner, ast.Name) and owner.id in _TELLERS
 
 
 def _looked_at(test: ast.expr, wanted: bool) -> Iterator[tuple[ast.expr, bool]]:

@@ -77,11 +77,31 @@ def _bincount(
     return torch.empty(minlength, dtype=dtype, device=values.device), []
 
 
+def _unique(
+    values: torch.Tensor, _sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+) -> tuple[Any, list[torch.Tensor]]:
+    """Return all values, each of them its own kind, and hold them sorted beside their places meanwhile."""
+    flat = values.new_empty(values.numel())
+    places = torch.empty_like(flat, dtype=torch.long)
+    inverse = torch.empty_like(values, dtype=torch.long) if return_inverse else places.new_empty(0)
+    counts = torch.empty_like(places) if return_counts else places.new_empty(0)
+    return (flat, inverse, counts), [torch.empty_like(flat), places]
+
+
+def _unique_in_turn(
+    values: torch.Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+) -> tuple[Any, list[torch.Tensor]]:
+    """Return all values, where equal ones are dropped only beside each other."""
+    return (NotImplemented, []) if dim is not None else _unique(values, True, return_inverse, return_counts)
+
+
 _SELECTIONS: Mapping[Any, Callable[..., tuple[Any, list[torch.Tensor]]]] = {
     _aten.nonzero.default: _places,
     _aten.masked_select.default: _masked_select,
     _aten.index.Tensor: _index,
     _aten.bincount.default: _bincount,
+    _aten._unique2.default: _unique,
+    _aten.unique_consecutive.default: _unique_in_turn,
     _aten._ctc_loss.default: _ctc_loss,
     _aten._ctc_loss.Tensor: _ctc_loss,
     _aten._ctc_loss_backward.default: _ctc_loss_backward,

@@ -164,11 +164,18 @@ class TracedSizes:
         return self._repetitions[like]
 
     def confirm(self, microbatch: int) -> bool:
-        """Trace a microbatch; where it does not lie on the line, return False and trust the line no longer."""
+        """Trace a microbatch; where it does not lie on the line, return False and trust the line no longer.
+
+        One that takes too long to trace, as where samples are loaded one by one, is
+        trusted where the largest that does not is on the line.
+        """
         if self._line is None or microbatch in self._traces:
             return True
         if microbatch > _FAR and not self.confirm(_FAR):
             return False
+        microbatch = min(microbatch, self.most_affordable)
+        if microbatch in self._traces:
+            return True
         expected = self._line.events_at(microbatch)
         if self._trace(microbatch).record.events == expected:
             return True

@@ -287,6 +287,8 @@ def test_calls_that_people_put_into_loops():
                 super().step(batch)
             torch.cuda.synchronize()
             told.append((torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()))
+            assert torch.cuda.max_memory_reserved() == torch.cuda.memory_stats()["allocated_bytes.all.peak"]
+            assert "Allocated memory" in torch.cuda.memory_summary()
 
     traced = trace(Logs, Case(), 4, capability=AMPERE)
     assert told[-1] == (traced.held_bytes[-1], traced.peak_bytes)

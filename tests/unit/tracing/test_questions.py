@@ -161,6 +161,35 @@ def test_checks_hold():
     assert trace(Checks, Case(), 4, capability=AMPERE).num_operations > 4
 
 
+def test_a_branch_that_only_prints_or_keeps_what_it_compares_is_taken(capsys):
+    class Best(Decodes):
+        best = float("inf")
+
+        def decode(self, texts):
+            loss = self.model(texts).mean().item()
+            if loss < self.best:
+                self.best = loss
+            if self.model(texts).mean() > 100:
+                print("large")
+
+    assert trace(Best, Case(), 4, capability=AMPERE).num_operations > 4
+    assert "large" in capsys.readouterr().err
+
+
+class KeepsAnother(Decodes):
+    def decode(self, texts):
+        if texts.sum() > 3:
+            self.best = texts * 2
+
+
+class Tells(Decodes):
+    def decode(self, texts):
+        if texts.sum() > 3:
+            print("more")
+        else:
+            texts = texts * 2
+
+
 class Chooses(Decodes):
     def decode(self, texts):
         return texts * 2 if texts.any() else texts
@@ -245,7 +274,7 @@ class Catches(Decodes):
 @pytest.mark.parametrize(
     "workload",
     [
-        *(Chooses, Branches, Remembers, Skips, WorksBefore),
+        *(KeepsAnother, Tells, Chooses, Branches, Remembers, Skips, WorksBefore),
         *(Inverts, AsksEach, SetsWidth, TriesSizes, ReturnsSomething, Catches),
     ],
 )

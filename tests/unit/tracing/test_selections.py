@@ -94,6 +94,20 @@ def test_a_size_without_a_bound_is_refused():
         trace(Counts, Case(), 4)
 
 
+def test_kinds_of_values_are_at_most_as_many_as_values():
+    shapes = []
+
+    class Kinds(Masks):
+        def step(self, batch):
+            values = self.model(batch)
+            shapes.append([tuple(each.shape) for each in torch.unique(values, return_inverse=True)])
+            shapes.append([tuple(each.shape) for each in torch.unique_consecutive(values, return_counts=True)])
+
+    assert trace(Kinds, Case(), 2, steps=1, capability=(8, 6)).selects_all
+    num_values = 2 * 32 * 64
+    assert shapes == [[(num_values,), (2, 32, 64)], [(num_values,), (num_values,)]]
+
+
 def test_counts_of_classes_are_as_many_as_are_asked_for():
     class Counts(brim.Workload):
         kind = "eval"

@@ -240,6 +240,19 @@ def test_where_larger_sizes_take_too_long_to_trace_the_search_ends_there(traced,
     assert prediction.interval == (prediction.largest, prediction.largest)
 
 
+def test_samples_loaded_one_by_one_are_not_all_loaded_to_confirm_the_line(traced, monkeypatch):
+    class Loads(Train):
+        def batch(self, size):
+            return torch.stack([torch.from_numpy(np.ones(64, np.float32)) for _ in range(size)]).to(self.device)
+
+    monkeypatch.setattr(sizes, "_MOST_OPERATIONS", 3000)
+    monkeypatch.setattr(sizes, "_FAR", 512)
+    prediction = predict(Loads, gpu=SMALL)
+    assert prediction.stopped_by == "memory"
+    assert prediction.is_exact
+    assert max(traced) < 3000 < prediction.largest == predict(Train, gpu=SMALL).largest
+
+
 def test_a_size_that_was_traced_is_no_longer_what_the_line_said():
     class OneApart(Train):
         def step(self, batch):
