@@ -18,6 +18,9 @@ from brim.searching.known import Known
 # more, it aims for as much as they differ by: the next size would gain less than that and as likely fail as fit, and an
 # answer that fitted by luck would fail in the user's own run.
 CLOSE_ENOUGH = 0.01
+# By how much what the heap wastes differs between equal runs, as a share of it, where that is more than the noise.
+# Source: `benchmarks/guided.py`, where sizes that ran twice differed by up to a third of it.
+WASTE_NOISE = 0.25
 # After an OOM that the line did not foresee, the next size lies this share below the one that failed; after every
 # other nearby, twice the share of the last.
 STEP_BACK = 0.04
@@ -81,11 +84,6 @@ class Guided:
     first_slope: float = LIVE_SLOPE
     name: str = "guided"
 
-    @property
-    def margin(self) -> float:
-        """Which share of the limit the search leaves free."""
-        return max(CLOSE_ENOUGH / 2, self.noise)
-
     def propose(self, known: Known) -> int | None:
         """Return the size that should just fit, or None when no larger one is worth a probe."""
         bounds, low, high = known.bounds, known.largest_fit, known.smallest_oom
@@ -96,12 +94,15 @@ class Guided:
             return self._step_down(known)
         if low == bounds.largest or (high is not None and high - low <= self._resolution(known, high)):
             return None
-        if dict(known.peaks).get(low, 0) >= (1 - 2 * self.margin) * self.limit_bytes:
+        margin = self._margin(known)
+        # A second size was aimed by what the first needed: where it ended lower than that, it did by luck.
+        close = (3 if self.noise > CLOSE_ENOUGH and len(known.peaks) > 1 else 2) * margin
+        if dict(known.peaks).get(low, 0) >= (1 - close) * self.limit_bytes:
             return None
         most = self._reach(known, low, self.limit_bytes, slope=1.0)
         if most < low + bounds.multiple_of:
             return None  # the traced bytes alone, without any waste, would not fit
-        aim = (1 - self.margin) * self.limit_bytes
+        aim = (1 - margin) * self.limit_bytes
         target = bounds.clamp(self._reach(known, low, aim))
         if high is not None and target >= high:
             target = self._below(known, low, high)
@@ -127,9 +128,17 @@ class Guided:
         aim = (1 - min(self.noise, CLOSE_ENOUGH / 2)) * self.limit_bytes
         return self.curve.size_at((aim - self.baseline_bytes) / self.first_slope, cap=cap)
 
+    def _margin(self, known: Known) -> float:
+        """Return which share of the limit to leave free: what the next run of a size may need more than the last."""
+        margin, peaks, low = max(CLOSE_ENOUGH / 2, self.noise), dict(known.peaks), known.largest_fit
+        if self.noise < CLOSE_ENOUGH or self.curve is None or low not in peaks:
+            return margin
+        wasted_bytes = peaks[low] - self.baseline_bytes - self.curve.bytes_at(low)
+        return max(margin, WASTE_NOISE * wasted_bytes / self.limit_bytes)
+
     def _resolution(self, known: Known, size: int) -> float:
         """How close to a size that failed is close enough, in samples: exact where no noise can explain the failure."""
-        close = 2 * self.margin
+        close = 2 * self._margin(known)
         largest_peak = max((peak for _, peak in known.peaks), default=0)
         is_near_limit = not known.peaks or largest_peak >= (1 - 2 * close) * self.limit_bytes
         return max(known.bounds.multiple_of, close * size if is_near_limit else 0)
