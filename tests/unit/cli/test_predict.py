@@ -107,7 +107,7 @@ def test_a_case_that_cannot_be_traced_is_named(brim_cli, tmp_path):
         "class Asks(Evaluate):\n"
         "    def step(self, batch):\n"
         "        if self.case['rows'] == 64 and batch.sum() > 3:\n"
-        "            pass\n"
+        "            batch = batch * 2\n"
         "        super().step(batch)\n"
     )
     asked = ("predict", "asks.py:Asks", "--gpu", "t4", "--case", "rows=64,32", "--cap", "8")
