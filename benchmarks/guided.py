@@ -1,7 +1,8 @@
 """Count the probes and OOMs of `brim find --strategy guided` on nets that were not chosen for it (`nets.py`).
 
 Each net is searched once with glibc's own heap and once with a fixed threshold for mappings (see `finders.py`), under
-two limits. What a search should take is one probe and its confirmation, and no OOM.
+two limits. What a search should take is one probe and its confirmation, and no OOM. What was found so far is written
+after every search.
 
     python benchmarks/guided.py [--only NET]
 """
@@ -76,6 +77,8 @@ def main() -> None:
             for limit_bytes in LIMITS_BYTES:
                 row = search(net, limit_bytes, allocator)
                 rows.append(row)
+                if not options.only:
+                    OUT.write_text(json.dumps(found, indent=1) + "\n")
                 print(
                     f"{allocator} {net} {limit_bytes // 2**20} MiB: {row['answer']}, {row['num_probes']} probes, "
                     f"{row['num_ooms']} OOMs, {row['seconds']:.0f} s",
@@ -83,7 +86,6 @@ def main() -> None:
                 )
         print(f"{allocator}: {summary(rows)}", flush=True)
     if not options.only:
-        OUT.write_text(json.dumps(found, indent=1) + "\n")
         print(f"Written: {OUT.relative_to(HERE.parent)}")
 
 
