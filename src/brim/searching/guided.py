@@ -96,7 +96,7 @@ class Guided:
             return None
         margin = self._margin(known)
         # A second size was aimed by what the first needed: where it ended lower than that, it did by luck.
-        close = (3 if self.noise > CLOSE_ENOUGH and len(known.peaks) > 1 else 2) * margin
+        close = (3 if self._is_noisy and len(known.peaks) > 1 else 2) * margin
         if dict(known.peaks).get(low, 0) >= (1 - close) * self.limit_bytes:
             return None
         most = self._reach(known, low, self.limit_bytes, slope=1.0)
@@ -128,10 +128,15 @@ class Guided:
         aim = (1 - min(self.noise, CLOSE_ENOUGH / 2)) * self.limit_bytes
         return self.curve.size_at((aim - self.baseline_bytes) / self.first_slope, cap=cap)
 
+    @property
+    def _is_noisy(self) -> bool:
+        """Whether equal runs differ by more than the search cares for, as on glibc's heap."""
+        return self.noise > CLOSE_ENOUGH
+
     def _margin(self, known: Known) -> float:
         """Return which share of the limit to leave free: what the next run of a size may need more than the last."""
         margin, peaks, low = max(CLOSE_ENOUGH / 2, self.noise), dict(known.peaks), known.largest_fit
-        if self.noise < CLOSE_ENOUGH or self.curve is None or low not in peaks:
+        if not self._is_noisy or self.curve is None or low not in peaks:
             return margin
         wasted_bytes = peaks[low] - self.baseline_bytes - self.curve.bytes_at(low)
         return max(margin, WASTE_NOISE * wasted_bytes / self.limit_bytes)

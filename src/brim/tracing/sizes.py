@@ -166,8 +166,8 @@ class TracedSizes:
     def confirm(self, microbatch: int) -> bool:
         """Trace a microbatch; where it does not lie on the line, return False and trust the line no longer.
 
-        One that takes too long to trace, as where samples are loaded one by one, is
-        trusted where the largest that does not is on the line.
+        One that takes too long to trace, as where samples are loaded one by one, is trusted where the largest that does
+        not is on the line.
         """
         if self._line is None or microbatch in self._traces:
             return True
