@@ -117,9 +117,8 @@ def trace_curve(
     mapped = backed and is_mapped()
     unasked = MAPPED_SLOPE if mapped else HEAP_SLOPE if backed else LIVE_SLOPE
     near = _MAPPED_NEAR if mapped else NEAR_GOAL
-    curve = TracedCurve(baseline_bytes=baseline_bytes, slope=unasked)
-    if backed:
-        curve.scratch = Scratch()
+    scratch = Scratch() if backed else _NO_SCRATCH
+    curve = TracedCurve(baseline_bytes=baseline_bytes, scratch=scratch, slope=unasked)
     # The process that traces must be as fresh as a probe's, so it is forked from this one, in which nothing ran yet.
     traced_steps = min(steps, _MAPPED_STEPS if mapped else _HEAP_STEPS)
     room_bytes = int(MOST_WASTE * limit_bytes) + _TRACE_BYTES
