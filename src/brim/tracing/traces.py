@@ -28,6 +28,7 @@ from brim.tracing.loaders import loaders_in_order
 from brim.tracing.masks import masks_looked_at
 from brim.tracing.places import GPU, AllOnGpu, Places, tensors_in
 from brim.tracing.record import Phase, Record
+from brim.tracing.recorder import Recorder
 from brim.tracing.references import BatchReferences
 from brim.tracing.refusals import told
 from brim.tracing.shortcuts import Shortcuts
@@ -135,11 +136,19 @@ def _trace(
         if capability is not None and places is not None:
             answers = stack.enter_context(as_on_cuda(capability, places))
         mode = stack.enter_context(fake_tensors(values, on_cuda=capability is not None))
-        ledger = stack.enter_context(
-            Ledger(backing, Shortcuts(mode), capability=capability, microbatch=microbatch, places=places, tell=tell)
-        )
-        ledger.values = values
+        ledger = Ledger(backing)
         values.is_given = ledger.is_given
+        recorder = stack.enter_context(
+            Recorder(
+                ledger,
+                Shortcuts(mode),
+                capability=capability,
+                microbatch=microbatch,
+                places=places,
+                values=values,
+                tell=tell,
+            )
+        )
         if capability is not None:
             stack.enter_context(memory_of(ledger))
         stack.enter_context(modules_faked_when_moved(mode))
@@ -147,7 +156,7 @@ def _trace(
         stack.enter_context(loaders_in_order())
         watch = stack.enter_context(watched(ledger))
         built = _build_faked(workload_class, asked, device)
-        workload = built or _build_for_real(workload_class, asked, device, ledger, watch)
+        workload = built or _build_for_real(workload_class, asked, device, recorder, watch)
         for tensor in _fake_the_rest(workload, mode, ledger):
             if places is None or places.has(tensor):
                 ledger.enter(tensor)
@@ -155,7 +164,7 @@ def _trace(
         if backing is not None:
             backing.end_build(ledger.live_bytes)
         stack.enter_context(masks_looked_at())
-        ledger.generation = stack.enter_context(generation_to_the_end(ledger))
+        recorder.generation = stack.enter_context(generation_to_the_end(ledger))
         ledger.phase = Phase.BATCH
         values.refused.clear()  # what was refused while it was built was built for real
         draws = Draws(generators)
@@ -164,7 +173,7 @@ def _trace(
         references = BatchReferences(batch)
         batch_rows = tuple(tensor.shape[0] for tensor in tensors_in(batch) if tensor.dim())
         ledger.phase = Phase.FORWARD
-        num_before = ledger.num_operations
+        num_before = recorder.num_operations
         for _ in range(steps or NUM_STEPS[workload.kind]):
             ledger.begin_step()
             with _phase("step", values):
@@ -174,16 +183,16 @@ def _trace(
             references.after_step()
         record = ledger.record
         is_drawn = draws.are_made(are_asked=values.asks_known)
-    if ledger.num_operations == num_before:
+    if recorder.num_operations == num_before:
         raise TraceError("the step runs no torch operation: there is nothing to predict. Run the model in `step`.")
     return Trace(
         microbatch=microbatch,
         peak_bytes=ledger.peak_bytes,
-        num_operations=ledger.num_operations,
+        num_operations=recorder.num_operations,
         held_bytes=tuple(held_bytes),
         record=record,
-        selects_all=ledger.selects_all,
-        has_recurrence=ledger.has_recurrence,
+        selects_all=recorder.selects_all,
+        has_recurrence=watch.has_recurrence,
         token_stride=ledger.token_stride,
         batch_rows=batch_rows,
         keeps_batch=references.grow(),
@@ -209,15 +218,15 @@ def _build_for_real(
     workload_class: type[Workload],
     case: Case,
     device: torch.device,
-    ledger: Ledger,
+    recorder: Recorder,
     watch: Watch,
 ) -> Workload:
     """Build on real tensors."""
     watch.forget()
-    ledger.values.refused.clear()  # which hold the attempt on fake tensors
+    recorder.values.refused.clear()  # which hold the attempt on fake tensors
     gc.collect()
     workload = prepare(workload_class, case, device)
-    with _phase("build", ledger.values), ledger.of_real_tensors():
+    with _phase("build", recorder.values), recorder.of_real_tensors():
         workload.build()
     return workload
 

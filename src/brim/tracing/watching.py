@@ -27,9 +27,14 @@ _NUMBERED = (nn.Sequential, nn.ModuleList)
 
 
 class Watch:
-    """Names modules and marks what belongs to them."""
+    """Names modules and marks what belongs to them.
+
+    Attributes:
+        has_recurrence: Whether a recurrent layer ran.
+    """
 
     def __init__(self, ledger: Ledger) -> None:
+        self.has_recurrence = False
         self._ledger = ledger
         self._names: dict[int, str] = {}
         self._stack: list[str] = []
@@ -85,7 +90,7 @@ class Watch:
         """A module's forward pass begins."""
         if id(module) not in self._names:
             self._name(module)
-        self._ledger.has_recurrence |= isinstance(module, nn.RNNBase)
+        self.has_recurrence |= isinstance(module, nn.RNNBase)
         self._stack.append(self._ledger.module)
         self._ledger.run_module(self._names[id(module)])
 

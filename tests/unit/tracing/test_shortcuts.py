@@ -7,6 +7,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from brim.tracing.fake import fake_tensors
 from brim.tracing.ledger import Ledger
+from brim.tracing.recorder import Recorder
 from brim.tracing.shortcuts import Shortcuts
 
 CHANNELS_LAST = torch.channels_last
@@ -80,7 +81,7 @@ def _described(tensors):
 def test_a_shortcut_gives_what_fake_tensors_give(name):
     with FakeTensorMode():
         expected = _described(JOBS[name]())
-    with FakeTensorMode() as mode, Ledger(shortcuts=Shortcuts(mode)):
+    with FakeTensorMode() as mode, Recorder(Ledger(), Shortcuts(mode)):
         assert _described(JOBS[name]()) == expected
 
 
@@ -103,19 +104,19 @@ def _experts(dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_products_in_groups_have_the_shapes_of_real_ones(dtype):
     expected = [(tuple(each.shape), each.dtype) for each in _experts(dtype)]
-    with FakeTensorMode() as mode, Ledger(shortcuts=Shortcuts(mode)):
+    with FakeTensorMode() as mode, Recorder(Ledger(), Shortcuts(mode)):
         assert [(tuple(each.shape), each.dtype) for each in _experts(dtype)] == expected
 
 
 def test_a_convolution_that_does_not_match_fails_as_it_does_without():
-    with FakeTensorMode() as mode, Ledger(shortcuts=Shortcuts(mode)):
+    with FakeTensorMode() as mode, Recorder(Ledger(), Shortcuts(mode)):
         images, weight = torch.empty(2, 3, 8, 8), torch.empty(4, 5, 3, 3)
         with pytest.raises(RuntimeError, match="channels"):
             F.conv2d(images, weight)
 
 
 def test_a_tensor_on_the_meta_device_stays_there():
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode, Ledger(shortcuts=Shortcuts(mode)):
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode, Recorder(Ledger(), Shortcuts(mode)):
         assert torch.empty(2, device="meta").device.type == "meta"
 
 
@@ -138,12 +139,12 @@ MISTAKES = {
 def test_what_torch_refuses_is_refused_on_fake_tensors_too(name):
     with pytest.raises(RuntimeError):
         MISTAKES[name]()
-    with FakeTensorMode() as mode, Ledger(shortcuts=Shortcuts(mode)), pytest.raises(RuntimeError):
+    with FakeTensorMode() as mode, Recorder(Ledger(), Shortcuts(mode)), pytest.raises(RuntimeError):
         MISTAKES[name]()
 
 
 def test_what_counts_keeps_its_value():
-    with fake_tensors() as mode, Ledger(shortcuts=Shortcuts(mode)):
+    with fake_tensors() as mode, Recorder(Ledger(), Shortcuts(mode)):
         steps, seen = torch.tensor(0.0), torch.zeros((), dtype=torch.long)
         alias = steps.detach()
         steps += 1

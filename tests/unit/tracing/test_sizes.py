@@ -284,7 +284,7 @@ def test_a_larger_size_that_fits_by_accident_is_told():
 
 
 def test_a_long_trace_says_that_it_goes_on(monkeypatch):
-    monkeypatch.setattr("brim.tracing.ledger._TOLD_OPERATIONS", 10)
+    monkeypatch.setattr("brim.tracing.recorder._TOLD_OPERATIONS", 10)
     told = []
     sizes.TracedSizes(Train, Case(), capability=(8, 6), tell=told.append)
     assert told[0] == "tracing default at 4: 10 operations so far"

@@ -23,6 +23,7 @@ from brim.tracing.backing import Backing
 from brim.tracing.curves import _trace_in_forks
 from brim.tracing.fake import fake_tensors
 from brim.tracing.ledger import Ledger
+from brim.tracing.recorder import Recorder
 from brim.tracing.runtime import Runtime
 from brim.tracing.sizes import TracedSizes
 from brim.workload import prepare
@@ -272,10 +273,10 @@ def test_a_loss_keeps_the_storage_that_the_real_one_keeps(loss, reduction):
         return kept.untyped_storage().nbytes(), ledger.live_bytes - before_bytes
 
     ledger = Ledger()
-    with ledger:
+    with Recorder(ledger):
         real_bytes, _ = measure()
     ledger = Ledger()
-    with fake_tensors(), ledger:
+    with fake_tensors(), Recorder(ledger):
         _, traced_bytes = measure()
     assert traced_bytes == real_bytes
 
