@@ -1,5 +1,8 @@
 """The demo's workload: what it generates does not depend on the cache, and every case has its own answer."""
 
+import json
+import os
+
 import torch
 
 import brim
@@ -31,3 +34,17 @@ def test_more_crops_leave_room_for_fewer_images():
     assert few.confirmed
     assert many.confirmed
     assert few.microbatch > 2 * many.microbatch
+
+
+def test_it_is_traced_where_nothing_is_installed_that_brim_does_not_ask_for(brim_cli, tmp_path):
+    # Modules that tests and other frameworks bring along, and a new environment does not have.
+    for name in ("numpy", "transformers"):
+        (tmp_path / f"{name}.py").write_text(f"raise ModuleNotFoundError('No module named {name}', name='{name}')")
+    workload = "brim.demo_workload:MultiCropCaptioning"
+    run = brim_cli(
+        *("find", workload, "--case", "max_crops=13", "--memory", "512MiB", "--cap", "64", "--json"),
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])},
+    )
+    assert run.returncode == 0, run.stderr
+    assert "measured probes alone" not in run.stderr
+    assert json.loads(run.stdout)["findings"][0]["predicted"]["largest"] > 0

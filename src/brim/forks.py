@@ -32,14 +32,14 @@ class Fork:
             try:
                 die_with_parent(parent_pid)
                 os.close(read_end)
-                os.write(write_end, json.dumps(call()).encode())
+                os.write(write_end, json.dumps(_result(call)).encode())
             finally:
                 os._exit(0)
         os.close(write_end)
         return cls(pid, read_end)
 
     def result(self, *, seconds: float | None = None) -> Any:
-        """Return what the call returned, or a problem where the process died or, after so many seconds, was ended."""
+        """Return what the call returned, or a problem: it raised, its process died or took too many seconds."""
         try:
             if not select.select([self.read_end], [], [], seconds)[0]:
                 self._kill()
@@ -54,6 +54,13 @@ class Fork:
         """End the process and what it started, such as a compiler."""
         kill_descendants(self.pid)
         os.kill(self.pid, signal.SIGKILL)
+
+
+def _result(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except Exception as error:  # noqa: BLE001  whatever it is, only its words leave this process
+        return {"problem": f"{type(error).__name__}: {error}"}
 
 
 def in_forks(calls: Sequence[Callable[[], Any]]) -> list[Any]:

@@ -91,7 +91,7 @@ def _states() -> tuple[Any, bytes]:
     if numpy is not None:
         name, keys, *rest = numpy.random.get_state()
         drawn = (name, keys.tobytes(), *rest)
-    # Its bytes, read outside of all modes: in a trace they would be fake.
-    with torch.utils._python_dispatch._disable_current_modes():
-        torch_state = torch.default_generator.get_state().numpy().tobytes()
+    # Its bytes, read outside of all modes: in a trace they would be fake. NumPy may not be there.
+    with torch.utils._python_dispatch._disable_current_modes(), torch._C.DisableTorchFunction():
+        torch_state = bytes(torch.default_generator.get_state().tolist())
     return (random.getstate(), drawn), torch_state

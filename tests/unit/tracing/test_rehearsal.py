@@ -2,6 +2,7 @@
 
 import ctypes
 import json
+import os  # noqa: F401  used by what runs in new processes
 import subprocess
 import sys
 from pathlib import Path
@@ -142,9 +143,10 @@ def test_a_job_too_small_to_tell_is_not_rehearsed():
 
 
 def test_a_call_in_a_fork_returns_a_value_or_says_why_not():
-    assert run_fresh("in_forks([lambda: 7, lambda: {'a': [1]}, lambda: 1 / 0])") == [
+    assert run_fresh("in_forks([lambda: 7, lambda: {'a': [1]}, lambda: 1 / 0, lambda: os._exit(1)])") == [
         7,
         {"a": [1]},
+        {"problem": "ZeroDivisionError: division by zero"},
         {"problem": "the process died"},
     ]
 
