@@ -17,7 +17,7 @@ from brim.tracing.kernels import FLOAT32_BYTES, round_up
 
 _aten = torch.ops.aten
 _HALF = (torch.float16, torch.bfloat16)
-# Flash attention needs Ampere or newer.
+# Flash attention needs Ampere or newer, and so do bfloat16 values in memory-efficient attention.
 _FLASH_CAPABILITY = (8, 0)
 # The widest head that it takes; narrower ones are padded to a multiple.
 _FLASH_HEAD = 256
@@ -63,7 +63,8 @@ def attend(
         )[0]
         return attended[..., :head] if missing else attended
     multiple = _EFFICIENT_MULTIPLES.get(query.element_size())
-    if query.dim() != 4 or is_grouped or multiple is None or head % multiple:
+    is_unserved = query.dtype is torch.bfloat16 and not has_flash_attention(capability)
+    if query.dim() != 4 or is_grouped or is_unserved or multiple is None or head % multiple:
         return _attend_by_parts(query, key, value, attn_mask, dropout_p, is_causal, scale, is_grouped)
     bias = None
     if attn_mask is not None:

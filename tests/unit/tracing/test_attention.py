@@ -81,3 +81,9 @@ def test_memory_efficient_attention_adds_up_the_queries_gradient_in_tiles(dtype,
 def test_heads_that_no_fused_kernel_takes_take_the_whole_matrix():
     forward, _ = _made((7, 5), head=36)
     assert max(forward) >= SCORES
+
+
+def test_bfloat16_is_attended_by_parts_where_no_fused_kernel_takes_it():
+    forward, _ = _made((7, 5), dtype="bfloat16")
+    assert max(forward) == 2 * SCORES  # in float32
+    assert max(_made((7, 5))[0]) < SCORES
