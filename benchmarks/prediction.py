@@ -419,8 +419,11 @@ def main() -> None:
     options = parser.parse_args()
     try:
         rows = list(SETS[options.set][0]())
-        kept = KeptRows(RESULTS / f"prediction-{options.set}.jsonl")
+        path = RESULTS / f"prediction-{options.set}.jsonl"
+        kept = KeptRows(path)
         chosen = spread(rows, options.limit)
+        if num_kept := sum(row in kept for row in chosen):
+            print(f"{num_kept} of {len(chosen)} rows are kept from earlier runs: delete {path.name} to run them again")
         run_rows(partial(run_row, options.set), chosen, kept, processes=options.processes, description=options.set)
     except ImportError as error:
         sys.exit(f"A package is missing: {error}. `make benchmark-prediction` installs all and goes on with every set.")

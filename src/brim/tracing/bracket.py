@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from brim.searching.curve import curve_through
 
-# How many sizes closing a bracket may cost.
+# How many sizes closing a bracket may cost, once there is one.
 _MOST_SIZES = 8
 # How far apart the ends of a bracket may be in the end, as a share: small answers are exact, large ones to 0.4%.
 _CLOSE = 1 / 256
@@ -16,6 +16,8 @@ _CLOSE = 1 / 256
 _STRIDE = 16
 # By how much a step away from an end grows each time that the same end has moved again.
 _GALLOP = 8
+# How far below a size that does not fit, although its tensors alone would, the next one lies at most, as a share.
+_STEP_BACK = 1 / 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +78,8 @@ def close_in(
     What other sizes needed says where to ask next: bytes beyond the fixed ones grow as a power of the size.
 
     Args:
-        needed_bytes: Returns what a size needs: more than the capacity where it does not fit.
+        needed_bytes: Returns what a size needs: more than the capacity where it does not fit, by just one byte where
+            its tensors would.
         known: What some sizes are known to need.
         capacity_bytes: What there is.
         cap: Returns the largest size to ask for, which may change with what is known.
@@ -86,13 +89,13 @@ def close_in(
     Bracket(largest=100, above=101)
     """
     points = dict(known)
-    num_asked = streak = 0
+    num_asked = num_closing = streak = 0
     while True:
         above = min((size for size, needed in points.items() if needed > capacity_bytes), default=None)
         low = max((size for size in points if above is None or size < above), default=0)
         if above is None and low >= cap():
             return Bracket(largest=low, above=None)
-        if above is not None and (above - low <= max(1, low * _CLOSE) or num_asked >= _MOST_SIZES):
+        if above is not None and (above - low <= max(1, low * _CLOSE) or num_closing >= _MOST_SIZES):
             return Bracket(largest=low, above=above)
         size = start if start is not None and num_asked == 0 else _estimate(points, low, above, capacity_bytes)
         margin = _GALLOP ** max(0, abs(streak) - 1)
@@ -103,6 +106,7 @@ def close_in(
             size = min(max(size, low + margin), above - margin)
         points[size] = needed_bytes(size)
         num_asked += 1
+        num_closing += above is not None
         moved = 1 if points[size] <= capacity_bytes else -1
         streak = streak + moved if streak * moved > 0 else moved
 
@@ -115,8 +119,11 @@ def _estimate(points: Mapping[int, int], low: int, above: int | None, capacity_b
     goal_bytes, low_bytes = max(1.0, capacity_bytes - fixed_bytes), max(1.0, points[low] - fixed_bytes)
     if above is None:
         return int(min(low * goal_bytes / low_bytes, low * _STRIDE))
+    middle = (low + above) // 2
+    if points[above] == capacity_bytes + 1:
+        return max(middle, int(above * (1 - _STEP_BACK)))  # it is fragmented: by how much, its bytes do not say
     high_bytes = points[above] - fixed_bytes
     if high_bytes <= low_bytes:
-        return (low + above) // 2
+        return middle
     share = math.log(goal_bytes / low_bytes) / math.log(high_bytes / low_bytes)
     return int(low * (above / low) ** min(1.0, max(0.0, share)))

@@ -63,3 +63,16 @@ def test_a_jump_is_found_in_few_sizes():
 def test_a_cap_that_falls_with_what_is_known_ends_the_search():
     found = close_in(lambda size: size, known={4: 4, 6: 6}, capacity_bytes=10**9, cap=lambda: 50)
     assert (found.largest, found.above) == (50, None)
+
+
+@given(st.integers(100, 10**6), st.floats(0.8, 1.0))
+def test_sizes_that_are_only_fragmented_are_closed_in_on(capacity, share):
+    # Bytes grow with the square of the size, and the last sizes do not fit although their tensors would.
+    truth = max(7, int(share * capacity**0.5))
+
+    def needed(size):
+        return max(size**2, capacity + 1) if size > truth else min(size**2, capacity)
+
+    found = close_in(needed, known={4: 16, 6: 36}, capacity_bytes=capacity, cap=lambda: CAP)
+    assert found.largest <= truth < found.above
+    assert found.above - found.largest <= max(2, 0.02 * truth)
