@@ -22,13 +22,13 @@ from brim.searching import (
     Fastest,
     Guided,
     Known,
-    MemoryCurve,
     Search,
     Strategy,
     fastest_fit,
     steps_to_time,
 )
 from brim.searching.bounds import LARGEST_MICROBATCH
+from brim.searching.curve import curve_through
 from brim.units import format_bytes
 
 # How often a probe that ended for no known reason is tried again.
@@ -125,13 +125,14 @@ class CaseSearch:
         traced = self.prober.trace(self.case, cap=self.bounds.cap, steps=self.steps)
         self._untraced = traced.problem
         self._gap_from = traced.gap_from
-        curve = MemoryCurve(tuple(sorted(traced.points.items()))) if traced.points else None
+        curve = curve_through(traced.points) if traced.points else None
         guided = Guided(
             limit_bytes=self.device.limit_bytes,
             baseline_bytes=traced.baseline_bytes,
             curve=curve,
             noise=self.device.noise,
             first_slope=traced.slope,
+            expected=curve_through(traced.expected) if traced.expected else None,
         )
         largest = guided.predicted_largest(self.bounds.cap)
         if largest is None:

@@ -113,11 +113,11 @@ class IsolatedProber:
         if reply.message is None:
             how = f"took more than {seconds:g} s" if reply.hung else self._how_it_died(reply)
             return Traced(problem=f"tracing {how}")
-        points = {int(size): int(num_bytes) for size, num_bytes in reply.message.get("points", ())}
         return Traced(
             baseline_bytes=reply.message["baseline_bytes"],
-            points=points,
+            points=dict(reply.message.get("points", ())),
             slope=reply.message.get("slope", 1.0),
+            expected=dict(reply.message.get("expected", ())),
             gap_from=reply.message.get("gap_from"),
             problem=reply.message.get("problem"),
         )

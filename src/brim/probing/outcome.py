@@ -52,12 +52,14 @@ class Traced:
         baseline_bytes: What the process holds before the workload is built.
         points: Traced bytes by microbatch.
         slope: Measured bytes to expect for each traced one.
+        expected: Bytes to expect of a process by microbatch, beside the baseline; empty where no allocator was asked.
         gap_from: Where sizes begin that need more memory than the largest that is expected to fit; None without any.
     """
 
     baseline_bytes: int = 0
     points: Mapping[int, int] = field(default_factory=dict)
     slope: float = 1.0
+    expected: Mapping[int, int] = field(default_factory=dict)
     gap_from: int | None = None
     problem: str | None = None
 

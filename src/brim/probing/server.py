@@ -141,7 +141,7 @@ class Server:
         if self._tracer is None:
             self._tracer = Tracer(
                 _prepare_to_trace,
-                lambda asked, baseline_bytes: self._trace(workload_class, asked, baseline_bytes, backed=True),
+                lambda asked, prepared: self._trace(workload_class, asked, backed=True, **prepared),
             )
         self._emit({"say": "started", "pid": self._tracer.pid})
         exit_code = self._tracer.ask(request)
@@ -202,7 +202,13 @@ class Server:
         )
 
     def _trace(
-        self, workload_class: type[Workload], request: dict[str, Any], baseline_bytes: int, *, backed: bool
+        self,
+        workload_class: type[Workload],
+        request: dict[str, Any],
+        baseline_bytes: int,
+        *,
+        backed: bool,
+        shared_bytes: int = 0,
     ) -> None:
         import torch
 
@@ -217,13 +223,15 @@ class Server:
                 capability = torch.cuda.get_device_capability(device)
                 curve = predict_curve(workload_class, case, capability=capability, **near)
             else:
-                curve = trace_curve(workload_class, case, steps=request["steps"], backed=backed, **near)
+                how: Any = {"steps": request["steps"], "backed": backed, "shared_bytes": shared_bytes}
+                curve = trace_curve(workload_class, case, **how, **near)
         except TraceError as error:
             self._emit({**traced, "problem": str(error)})
         else:
             traced["baseline_bytes"] = curve.around_bytes
             learnt = {"points": sorted(curve.points.items()), "slope": curve.slope, "gap_from": curve.gap_from}
-            self._emit({**traced, **learnt})
+            is_asked = curve.grown and curve.gap_from is None
+            self._emit({**traced, **learnt, "expected": curve.expected().points if is_asked else ()})
 
     def _requests(self) -> Iterator[dict[str, Any]]:
         with os.fdopen(self._request_fd, "r", closefd=False) as lines:
@@ -236,15 +244,15 @@ class Server:
             data = data[os.write(self._event_fd, data) :]
 
 
-def _prepare_to_trace() -> int:
-    """Return what a probe's process holds before it builds, then import what tracing needs."""
-    from brim.devices.cpu import baseline_in_fork
+def _prepare_to_trace() -> dict[str, int]:
+    """Import what tracing needs; return what a probe's process holds before it builds, and what these modules take."""
+    from brim.devices.cpu import baseline_in_fork, data_bytes
 
-    baseline_bytes = baseline_in_fork()
+    baseline_bytes, before_bytes = baseline_in_fork(), data_bytes()
     import brim.tracing  # noqa: F401  with all that fake tensors need
 
     gc.freeze()
-    return baseline_bytes
+    return {"baseline_bytes": baseline_bytes, "shared_bytes": data_bytes() - before_bytes}
 
 
 def _num_threads() -> int:

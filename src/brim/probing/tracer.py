@@ -25,7 +25,7 @@ class Tracer:
         answer: Called there for each request.
     """
 
-    def __init__(self, prepare: Callable[[], int], answer: Callable[[dict[str, Any], int], None]) -> None:
+    def __init__(self, prepare: Callable[[], Any], answer: Callable[[dict[str, Any], Any], None]) -> None:
         request_read, self._request_fd = os.pipe()
         self._done_fd, done_write = os.pipe()
         parent_pid = os.getpid()

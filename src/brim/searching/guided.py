@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from brim.searching.curve import MemoryCurve
+from brim.searching.curve import MemoryCurve, curve_through
 from brim.searching.known import Known
 
 # The search ends when the peak is within this share of the limit, and aims for half of it. Where equal runs differ by
@@ -22,8 +22,9 @@ CLOSE_ENOUGH = 0.01
 # Source: `benchmarks/guided.py`, where sizes that ran twice differed by up to a third of it.
 WASTE_NOISE = 0.25
 # After an OOM that the line did not foresee, the next size lies this share below the one that failed; after every
-# other nearby, twice the share of the last.
+# other nearby, so many times the share of the last.
 STEP_BACK = 0.04
+STEP_GROWTH = 3
 # How far above a size that failed another counts as nearby, as a ratio.
 NEARBY = 1.25
 # Measured bytes per traced byte before anything was measured, where the real allocator was not asked.
@@ -38,31 +39,41 @@ MAPPED_SLOPE = 1.01
 HEAP_DOUBT = 0.5
 # More than this, as a ratio, is no waste but what a process takes once, however large the batch: 64 MiB and more.
 MOST_WASTE = 2.0
-# How far a size may be from another, as a ratio, for the allocator to treat them alike.
-_NEAR = 1.5
+# How far beyond the largest traced size memory is expected to grow as it does on average, as a ratio.
+_BEYOND = 64
 # Between sizes further apart than this, as a ratio, the next is their geometric mean.
 FAR_APART = 2
 # Without a curve no size is more than so many times the last that fitted, since nobody knows where the line bends.
 # Without a slope, the next size is this many times the last while memory is less than half full, else twice.
 GROWTH = 8
-# While nothing fits, the slope is taken to be this many times steeper, then this to the power of 3, of 7, of 15, …
+# While nothing fits, the slope is taken to be this many times steeper, then this to the power of 4, of 13, of 40, …
 STEEPER = 1.045
 # The same without a curve: each probe tries one part in this many of the last.
 STEP_DOWN = 16
 
 
-def first_slope(goal: int, *, live: Mapping[int, int], grown: Mapping[int, int], unasked: float) -> float:
-    """Return the slope to start with, from the growth of a process at the size nearest to `goal`; else `unasked`.
+def expected_curve(traced: Mapping[int, int], *, waste: Mapping[int, int], unasked: float) -> MemoryCurve:
+    """Return the bytes to expect of a process before anything was measured, on lines between the sizes traced.
 
-    >>> round(first_slope(100, live={32: 400, 90: 1000}, grown={32: 900, 90: 1100}, unasked=HEAP_SLOPE), 3)
-    1.15
+    What the allocator wastes differs from size to size and run to run, so no size is expected to need less than a
+    smaller one.
+
+    Args:
+        traced: Traced bytes by microbatch.
+        waste: What the allocator took beside them, where it was asked.
+        unasked: Bytes to expect for each traced one beyond the largest size.
+
+    >>> expected_curve({8: 100, 32: 400}, waste={8: 40, 32: 100}, unasked=1.2).points[:2]
+    ((8, 160), (32, 550))
     """
-    near = [size for size in grown if goal <= _NEAR * size and size <= _NEAR * goal]
-    if not near:
-        return unasked
-    nearest = min(near, key=lambda size: abs(size - goal))
-    waste = min(MOST_WASTE, max(1.0, grown[nearest] / max(live[nearest], 1))) - 1
-    return 1 + (1 + HEAP_DOUBT) * waste
+    expected: dict[int, int] = {}
+    for size in sorted(traced):
+        wasted_bytes = min(waste.get(size, 0), (MOST_WASTE - 1) * traced[size])
+        expected[size] = max(int(traced[size] + (1 + HEAP_DOUBT) * wasted_bytes), *expected.values(), 0)
+    largest = max(traced)
+    beyond = _BEYOND * largest
+    more_bytes = curve_through(traced).bytes_at(beyond) - traced[largest]
+    return curve_through({**expected, beyond: int(expected[largest] + unasked * max(0.0, more_bytes))})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +85,8 @@ class Guided:
         baseline_bytes: What the process holds before the workload is built.
         curve: Traced bytes over the microbatch, or None where the workload cannot be traced.
         first_slope: Measured bytes per byte of the curve, before anything was measured.
+        expected: What a process is expected to need with what the heap wastes, where the heap was asked; beside the
+            baseline.
         noise: By how much the peaks of equal runs differ on the device, as a share of the limit.
     """
 
@@ -82,6 +95,7 @@ class Guided:
     curve: MemoryCurve | None = None
     noise: float = 0.0
     first_slope: float = LIVE_SLOPE
+    expected: MemoryCurve | None = None
     name: str = "guided"
 
     def propose(self, known: Known) -> int | None:
@@ -124,8 +138,11 @@ class Guided:
         """Return the largest microbatch expected to fit before anything was measured, or None without a curve."""
         if self.curve is None:
             return None
-        # Equal runs differ, and one that is out of memory costs more than one that leaves a little free.
-        aim = (1 - min(self.noise, CLOSE_ENOUGH / 2)) * self.limit_bytes
+        # Equal runs differ, and one that is out of memory costs more than one that leaves a little free. What is
+        # expected of the heap's waste leaves something free already.
+        wasted = (self.first_slope - 1) / self.first_slope * (1 - self.baseline_bytes / self.limit_bytes)
+        spare = max(0.0, wasted) * HEAP_DOUBT / (1 + HEAP_DOUBT)
+        aim = (1 - max(min(self.noise, CLOSE_ENOUGH / 2), self.noise - spare)) * self.limit_bytes
         return self.curve.size_at((aim - self.baseline_bytes) / self.first_slope, cap=cap)
 
     @property
@@ -157,7 +174,7 @@ class Guided:
         has_line = not is_far and self._measured_slope(peaks) is not None
         if self.curve is not None or has_line or high in peaks:
             num_failed = sum(not trial.fits and trial.microbatch <= NEARBY * high for trial in known.trials)
-            stepped_back = known.bounds.clamp(high * (1 - STEP_BACK * 2 ** (num_failed - 1)))
+            stepped_back = known.bounds.clamp(high * (1 - STEP_BACK * STEP_GROWTH ** (num_failed - 1)))
             if stepped_back > low:
                 return stepped_back
         return known.bounds.clamp(math.sqrt(low * high) if is_far else (low + high) // 2)
@@ -169,7 +186,7 @@ class Guided:
             return None
         if self.curve is None:
             return known.bounds.clamp(high // STEP_DOWN)
-        slope = self.first_slope * STEEPER ** (2 ** _num_failed(known) - 1)
+        slope = self.first_slope * STEEPER ** ((STEP_GROWTH ** _num_failed(known) - 1) // (STEP_GROWTH - 1))
         size = self.curve.size_at((self.limit_bytes - self.baseline_bytes) / slope, cap=high - 1)
         return known.bounds.clamp(min(size, high - known.bounds.multiple_of))
 
@@ -182,6 +199,10 @@ class Guided:
         if low not in peaks:
             return float(low * 2)
         cap = known.bounds.cap
+        if slope is None and self.expected is not None:
+            at_low = max(self.expected.bytes_at(low), 1.0)
+            scale = max(1e-9, (peaks[low] - self.baseline_bytes) / at_low)
+            return self.expected.size_at(at_low + (goal_bytes - peaks[low]) / scale, cap=cap)
         if self.curve is not None:
             traced = max(self.curve.bytes_at(low), 1.0)
             if slope is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 
 from brim.devices.cpu import data_bytes
+from brim.tracing.shared_imports import SharedImports
 
 # How torch aligns every tensor on the CPU, in bytes (c10/core/alignment.h).
 _ALIGNMENT = 64
@@ -20,10 +21,13 @@ class Backing:
 
     Attributes:
         is_complete: Whether all that was asked for was there.
-        once_bytes: What building took that is no tensor's: modules that it imported.
+        once_bytes: What building took that is no tensor's: modules that it imported here.
+
+    Args:
+        shared_bytes: What modules take that only tracing has imported here.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, shared_bytes: int = 0) -> None:
         self._libc = ctypes.CDLL(None)
         self._libc.posix_memalign.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
         self._libc.free.argtypes = (ctypes.c_void_p,)
@@ -31,9 +35,20 @@ class Backing:
         self.is_complete = True
         self.once_bytes = 0
         self._baseline_bytes = data_bytes()
+        self._shared = SharedImports(shared_bytes)
+
+    @property
+    def shared_bytes(self) -> int:
+        """What the job's own process holds of modules that only tracing has imported here."""
+        return self._shared.num_bytes if self._shared.are_asked else 0
+
+    def begin_build(self) -> None:
+        """Note that the workload is built from now on."""
+        self._shared.begin()
 
     def end_build(self, live_bytes: int) -> None:
         """Note that the workload is built and holds so many bytes of tensors."""
+        self._shared.end()
         self.once_bytes = max(0, data_bytes() - self._baseline_bytes - live_bytes)
 
     def take(self, num_bytes: int) -> int | None:

@@ -100,7 +100,6 @@ class _CudaFunctions(TorchFunctionMode):
             torch.Tensor.cuda: self._to_gpu,
             torch.Tensor.cpu: self._to_host,
             torch.Tensor.pin_memory: _itself,
-            torch.Tensor.numpy: self._numpy,
             torch.Tensor.device.__get__: self._device,
             torch.Tensor.is_cuda.__get__: self._is_cuda,  # type: ignore[attr-defined]
             torch.Tensor.is_cpu.__get__: self._is_cpu,  # type: ignore[attr-defined]
@@ -156,14 +155,6 @@ class _CudaFunctions(TorchFunctionMode):
 
     def _to_host(self, tensor: torch.Tensor, *_: Any, **kwargs: Any) -> torch.Tensor:
         return self._places.move(tensor, torch.device("cpu"), None)
-
-    def _numpy(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if self._is_cuda(tensor):
-            raise TypeError(
-                "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory "
-                "first."
-            )
-        return tensor.numpy(*args, **kwargs)
 
     def _device(self, tensor: torch.Tensor, *_: Any) -> torch.device:
         return self._places.device_of(tensor, tensor.device)

@@ -13,8 +13,8 @@ from brim.devices.catalog import Gpu
 from brim.devices.cpu import CpuMeter, is_mapped, peak_data_bytes
 from brim.errors import TraceError
 from brim.forks import in_forks
-from brim.searching.curve import NEAR_GOAL, curve_through, next_to_trace
-from brim.searching.guided import HEAP_SLOPE, LIVE_SLOPE, MAPPED_SLOPE, MOST_WASTE, first_slope
+from brim.searching.curve import NEAR_GOAL, MemoryCurve, curve_through, next_to_trace
+from brim.searching.guided import HEAP_DOUBT, HEAP_SLOPE, LIVE_SLOPE, MAPPED_SLOPE, MOST_WASTE, expected_curve
 from brim.tracing.backing import Backing
 from brim.tracing.prediction import Prediction
 from brim.tracing.rehearsal import Rehearsal, Scratch
@@ -37,8 +37,6 @@ _WORTH_A_LOOK = 1.25
 # What a process that traces may have, in bytes, beside the job's own limit and what the heap may waste of it: for its
 # imports and its ledger.
 _TRACE_BYTES = 2**30
-# The slope depends on the size it is asked for and the other way round: as often as they may change places.
-_SETTLING = 3
 # After how many seconds no further size is traced: a probe tells more by then.
 _ENOUGH_SECONDS = 30.0
 _NO_SCRATCH = Scratch(fixed_bytes=0)
@@ -54,7 +52,8 @@ class TracedCurve:
         once_bytes: What building takes that is no tensor's, such as modules that it imports; on the CPU only.
         live: Traced bytes by microbatch.
         grown: By how much a real process grows over the same requests, beside that; on the CPU only.
-        slope: Measured bytes to expect for each traced one.
+        unasked: Measured bytes to expect for each traced one where the allocator was not asked.
+        slope: The same at the largest size that is expected to fit.
         gap_from: Where sizes begin that need more memory than the largest that is expected to fit; None without any.
     """
 
@@ -63,6 +62,7 @@ class TracedCurve:
     once_bytes: int = 0
     live: dict[int, int] = field(default_factory=dict)
     grown: dict[int, int] = field(default_factory=dict)
+    unasked: float = 1.0
     slope: float = 1.0
     gap_from: int | None = None
 
@@ -76,20 +76,33 @@ class TracedCurve:
         """What was traced, by microbatch, with what kernels take for so many samples."""
         return {size: num_bytes + int(self.scratch.each_bytes * size) for size, num_bytes in self.live.items()}
 
-    def target_bytes(self, limit_bytes: int) -> float:
+    def target_bytes(self, limit_bytes: int, cap: int) -> float:
         """Return the traced bytes at which the limit is expected."""
-        return max(0, limit_bytes - self.around_bytes) / self.slope
+        if not self.live:
+            return max(0, limit_bytes - self.around_bytes) / self.slope
+        return curve_through(self.points).bytes_at(self.goal(limit_bytes, cap))
 
     def goal(self, limit_bytes: int, cap: int) -> int:
         """Return the largest size that is expected to fit."""
-        return curve_through(self.points).size_at(self.target_bytes(limit_bytes), cap=cap)
+        room_bytes = max(0, limit_bytes - self.around_bytes)
+        if not self.grown or self.gap_from is not None:
+            return curve_through(self.points).size_at(room_bytes / self.slope, cap=cap)
+        return self.expected().size_at(room_bytes, cap=cap)
+
+    def expected(self) -> MemoryCurve:
+        """Return what a process should need over the microbatch, beside what it holds in any case."""
+        return expected_curve(self.points, waste=self.waste(), unasked=self.unasked)
+
+    def waste(self) -> dict[int, int]:
+        """Return what the allocator took more than tensors had, by microbatch."""
+        return {size: max(0, self.grown[size] - self.live[size]) for size in self.grown}
 
     def enter(self, results: Mapping[int, Mapping[str, Any]]) -> None:
         """Add what traces of some sizes returned."""
         for size, result in results.items():
             self.live[size] = result["peak_bytes"]
             if result.get("grown_bytes") is not None:
-                self.once_bytes = result["once_bytes"]
+                self.once_bytes = result["once_bytes"] + result["shared_bytes"]
                 self.grown[size] = result["grown_bytes"] - result["once_bytes"]
 
 
@@ -102,6 +115,7 @@ def trace_curve(
     cap: int,
     steps: int,
     backed: bool,
+    shared_bytes: int = 0,
 ) -> TracedCurve:
     """Trace as many sizes as it takes to know the memory near a limit.
 
@@ -113,22 +127,24 @@ def trace_curve(
         cap: The largest microbatch to trace.
         steps: How many steps a probe will run: the CPU's heap still grows after the first.
         backed: Whether the job will run on the CPU and this process may fork, so that the real allocator can be asked.
+        shared_bytes: What modules take that only tracing has imported here, and the job may as well.
     """
     mapped = backed and is_mapped()
     unasked = MAPPED_SLOPE if mapped else HEAP_SLOPE if backed else LIVE_SLOPE
     near = _MAPPED_NEAR if mapped else NEAR_GOAL
     scratch = Scratch() if backed else _NO_SCRATCH
-    curve = TracedCurve(baseline_bytes=baseline_bytes, scratch=scratch, slope=unasked)
+    curve = TracedCurve(baseline_bytes=baseline_bytes, scratch=scratch, unasked=unasked, slope=unasked)
     # The process that traces must be as fresh as a probe's, so it is forked from this one, in which nothing ran yet.
     traced_steps = min(steps, _MAPPED_STEPS if mapped else _HEAP_STEPS)
     room_bytes = int(MOST_WASTE * limit_bytes) + _TRACE_BYTES
-    trace_sizes = partial(_trace_in_forks, room_bytes=room_bytes) if backed else _trace_here
+    in_room = partial(_trace_in_forks, room_bytes=room_bytes, shared_bytes=shared_bytes)
+    trace_sizes = in_room if backed else _trace_here
     run = partial(trace_sizes, workload_class, case, steps=traced_steps)
     rehearsal, may_rehearse, started = None, backed, time.monotonic()
     while len(curve.live) < MOST_POINTS:
         if len(curve.live) >= _FEWEST_POINTS and time.monotonic() - started > _ENOUGH_SECONDS:
             break
-        sizes = next_to_trace(curve.points, target_bytes=curve.target_bytes(limit_bytes), cap=cap, near=near)
+        sizes = next_to_trace(curve.points, target_bytes=curve.target_bytes(limit_bytes, cap), cap=cap, near=near)
         if not sizes and rehearsal is None:
             break
         try:
@@ -140,9 +156,6 @@ def trace_curve(
         if rehearsal is not None:
             curve.scratch = rehearsal.scratch()
             rehearsal = None
-        for _ in range(_SETTLING):
-            goal = curve.goal(limit_bytes, cap)
-            curve.slope = first_slope(goal, live=curve.live, grown=curve.grown, unasked=unasked)
         if may_rehearse and len(curve.live) >= _FEWEST_POINTS:
             traced, goal = curve_through(curve.live), curve.goal(limit_bytes, cap)
             rehearsal = Rehearsal.start(workload_class, case, traced, goal=goal, limit_bytes=limit_bytes)
@@ -151,6 +164,9 @@ def trace_curve(
         curve.scratch = rehearsal.scratch()
     if curve.grown and time.monotonic() - started < _ENOUGH_SECONDS:
         _look_above(curve, limit_bytes, cap, run)
+    if curve.grown and curve.gap_from is None:
+        goal = max(1, curve.goal(limit_bytes, cap))
+        curve.slope = curve.expected().bytes_at(goal) / max(1.0, curve_through(curve.points).bytes_at(goal))
     return curve
 
 
@@ -163,13 +179,14 @@ def _look_above(
     their own. So a larger microbatch can need less memory.
     """
     goal = curve.goal(limit_bytes, cap)
-    most = replace(curve, slope=1.0).goal(limit_bytes, cap)
+    most = curve_through(curve.points).size_at(limit_bytes - curve.around_bytes, cap=cap)
     if most <= _WORTH_A_LOOK * goal:
         return
     above = replace(curve, live=dict(curve.live), grown=dict(curve.grown))
     try:
         above.enter(run([most]))
-        above.slope = first_slope(most, live=above.live, grown=above.grown, unasked=HEAP_SLOPE)
+        wasted_bytes = (1 + HEAP_DOUBT) * above.waste().get(most, 0)
+        above.slope, above.gap_from = 1 + wasted_bytes / above.points[most], goal
         larger = above.goal(limit_bytes, cap)
         above.enter(run([larger]))
     except TraceError:
@@ -211,10 +228,17 @@ def _trace_here(
 
 
 def _trace_in_forks(
-    workload_class: type[Workload], case: Case, sizes: Sequence[int], *, steps: int, room_bytes: int
+    workload_class: type[Workload],
+    case: Case,
+    sizes: Sequence[int],
+    *,
+    steps: int,
+    room_bytes: int,
+    shared_bytes: int = 0,
 ) -> dict[int, dict[str, Any]]:
     """Trace all sizes at the same time, in processes that get no more memory than they need for that."""
-    results = in_forks([partial(trace_with_backing, workload_class, case, size, steps, room_bytes) for size in sizes])
+    how = steps, room_bytes, shared_bytes
+    results = in_forks([partial(trace_with_backing, workload_class, case, size, *how) for size in sizes])
     for result in results:
         if "problem" in result:
             raise TraceError(result["problem"])
@@ -222,10 +246,10 @@ def _trace_in_forks(
 
 
 def trace_with_backing(
-    workload_class: type[Workload], case: Case, size: int, steps: int, room_bytes: int
+    workload_class: type[Workload], case: Case, size: int, steps: int, room_bytes: int, shared_bytes: int
 ) -> dict[str, Any]:
     """Trace a size with real memory behind it; return live bytes and by how much this process grew, once and in all."""
-    meter, backing = CpuMeter(), Backing()
+    meter, backing = CpuMeter(), Backing(shared_bytes)
     try:
         meter.limit(room_bytes)  # a step may also make arrays that are no tensors, and so are no fakes
         traced = trace(workload_class, case, size, steps=steps, backing=backing)
@@ -234,4 +258,9 @@ def trace_with_backing(
     except (KeyboardInterrupt, SystemExit) as error:  # raised by the workload: no Ctrl-C comes to this process
         return {"problem": f"the workload raised {type(error).__name__}"}
     grown_bytes = peak_data_bytes() - meter.baseline_bytes if backing.is_complete else None
-    return {"peak_bytes": traced.peak_bytes, "grown_bytes": grown_bytes, "once_bytes": backing.once_bytes}
+    return {
+        "peak_bytes": traced.peak_bytes,
+        "grown_bytes": grown_bytes,
+        "once_bytes": backing.once_bytes,
+        "shared_bytes": backing.shared_bytes,
+    }

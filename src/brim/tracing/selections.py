@@ -1,8 +1,10 @@
-"""What a step selects by values, which a trace does not have: all of it, the most that it can be."""
+"""What a step selects by values, which a trace does not have: all of it, the most that it can be; or one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -13,10 +15,24 @@ _MASKS = (torch.bool, torch.uint8)
 PUTS = frozenset((_aten.index_put.default, _aten.index_put_.default, _aten._unsafe_index_put.default))
 
 
-def select_all(func: Any, args: Sequence[Any]) -> tuple[Any, list[torch.Tensor]]:
-    """Return what an operator returns where every value is selected, and what it holds meanwhile.
+# Whether all of what may be selected is, in the trace that runs now.
+_selects_all = ContextVar("selects_all", default=True)
 
-    More cannot be selected, so the memory is at most this. Operators that do not select are `NotImplemented`.
+
+@contextmanager
+def selecting(*, least: bool) -> Iterator[None]:
+    """Let steps in the block select one value, or all: code treats none apart."""
+    before = _selects_all.set(not least)
+    try:
+        yield
+    finally:
+        _selects_all.reset(before)
+
+
+def select_all(func: Any, args: Sequence[Any]) -> tuple[Any, list[torch.Tensor]]:
+    """Return what an operator returns where every value is selected, or one, and what it holds meanwhile.
+
+    More cannot be selected, so with all the memory is at most this. Operators that do not select are `NotImplemented`.
     """
     selection = _SELECTIONS.get(func)
     return (NotImplemented, []) if selection is None else selection(*args)
@@ -28,7 +44,8 @@ def places_of(indices: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
 
 
 def _nonzero(values: torch.Tensor) -> torch.Tensor:
-    return torch.empty((values.numel(), values.dim()), dtype=torch.long, device=values.device)
+    num_selected = values.numel() if _selects_all.get() else min(1, values.numel())
+    return torch.empty((num_selected, values.dim()), dtype=torch.long, device=values.device)
 
 
 def _places(values: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:

@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from brim.cases import AskedCase, Case
 from brim.errors import TraceError
+from brim.tracing.arrays import arrays_of_trace
 from brim.tracing.backing import Backing
 from brim.tracing.chance import Draws, seeded
 from brim.tracing.cuda_like import as_on_cuda
@@ -31,6 +32,7 @@ from brim.tracing.record import Phase, Record
 from brim.tracing.recorder import Recorder
 from brim.tracing.references import BatchReferences
 from brim.tracing.refusals import told
+from brim.tracing.selections import selecting
 from brim.tracing.shortcuts import Shortcuts
 from brim.tracing.unknown import Values, values_of_trace
 from brim.tracing.watching import Watch, watched
@@ -87,6 +89,7 @@ def trace(
     backing: Backing | None = None,
     capability: tuple[int, int] | None = None,
     seed: int = 0,
+    selects_least: bool = False,
     tell: Callable[[int], None] | None = None,
 ) -> Trace:
     """Trace one microbatch; raise `TraceError` with the reason where the step cannot run on fake tensors.
@@ -99,15 +102,17 @@ def trace(
         backing: Real memory to hold behind the fake tensors.
         capability: The compute capability of the GPU to behave as; None for the CPU.
         seed: What random numbers of the host begin with.
+        selects_least: Whether of what a step selects by values there is one, and not all.
         tell: Called with the number of operations every now and then.
     """
     run = partial(_trace, workload_class, case, microbatch, steps=steps, seed=seed, tell=tell)
-    if capability is None:
-        return run(backing=backing)
-    traced = run(capability=capability, places=Places())
-    if traced.record.storages:
-        return traced
-    return replace(run(capability=capability, places=AllOnGpu()), is_unplaced=True)
+    with selecting(least=selects_least):
+        if capability is None:
+            return run(backing=backing)
+        traced = run(capability=capability, places=Places())
+        if traced.record.storages:
+            return traced
+        return replace(run(capability=capability, places=AllOnGpu()), is_unplaced=True)
 
 
 def _trace(
@@ -154,7 +159,10 @@ def _trace(
         stack.enter_context(modules_faked_when_moved(mode))
         stack.enter_context(modes_in_autograd())
         stack.enter_context(loaders_in_order())
+        stack.enter_context(arrays_of_trace())
         watch = stack.enter_context(watched(ledger))
+        if backing is not None:
+            backing.begin_build()
         built = _build_faked(workload_class, asked, device)
         workload = built or _build_for_real(workload_class, asked, device, recorder, watch)
         for tensor in _fake_the_rest(workload, mode, ledger):
@@ -253,4 +261,4 @@ def _phase(name: str, values: Values) -> Iterator[None]:
     except StopIteration as error:  # as a cause contextlib would take it for the error itself, and let it through
         raise TraceError(told(error, name)) from None
     except Exception as error:
-        raise TraceError(told(error, name)) from error
+        raise TraceError(told(error, name, is_refused=bool(values.refused))) from error

@@ -208,7 +208,8 @@ def _keeping_unknown(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return what a function of Python is in a workload's own file: of unknown numbers it gives another."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if len(args) == 1 and isinstance(args[0], Iterable) and not isinstance(args[0], (str, bytes, torch.Tensor)):
+        is_one = len(args) == 1 and (isinstance(args[0], (str, bytes, torch.Tensor)) or _is_unknown(args[0]))
+        if len(args) == 1 and isinstance(args[0], Iterable) and not is_one:
             args = (list(args[0]),)
         values = args[0] if args and isinstance(args[0], list) else args
         if function in (min, max) and (unknown := [value for value in values if _is_unknown(value)]):
@@ -221,8 +222,10 @@ def _keeping_unknown(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_unknown(value: Any) -> bool:
-    """Return whether something is a tensor of one number whose value is unknown."""
-    return isinstance(value, FakeTensor) and value.constant is None and value.numel() == 1
+    """Return whether something is a tensor or an array of one number whose value is unknown."""
+    if isinstance(value, FakeTensor):
+        return value.constant is None and value.numel() == 1
+    return getattr(type(value), "is_unknown", False) and value.size == 1
 
 
 # What people call on losses and counts; none of them says which way to go.

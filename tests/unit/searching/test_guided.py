@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from brim.searching import Bounds, Guided, Search
 from brim.searching.curve import MemoryCurve, curve_through, next_to_trace
-from brim.searching.guided import HEAP_DOUBT, first_slope
+from brim.searching.guided import HEAP_DOUBT, expected_curve
 
 LIMIT = 1_500_000_000
 BASELINE = 300_000_000
@@ -188,14 +188,20 @@ def test_tracing_ends_and_never_repeats_a_size(fixed, slope, target, cap):
         assert len(points) <= 20
 
 
-def test_the_first_slope_is_what_the_allocator_made_of_a_size_nearby():
-    live, grown = {8: 1000, 96: 12_000}, {8: 64_000, 96: 15_000}
-    expected = 1.25 + 0.25 * HEAP_DOUBT
-    assert first_slope(100, live=live, grown=grown, unasked=1.5) == pytest.approx(expected)
-    assert first_slope(1000, live=live, grown=grown, unasked=1.5) == 1.5
-    assert first_slope(100, live=live, grown={}, unasked=1.5) == 1.5
+def test_more_waste_is_expected_than_was_seen_and_what_grows_beyond_as_on_average():
+    curve = expected_curve({8: 1000, 96: 12_000}, waste={8: 100, 96: 3_000}, unasked=1.5)
+    assert curve.bytes_at(8) == 1000 + (1 + HEAP_DOUBT) * 100
+    assert curve.bytes_at(96) == 12_000 + (1 + HEAP_DOUBT) * 3_000
+    assert curve.bytes_at(52) == (curve.bytes_at(8) + curve.bytes_at(96)) / 2
+    assert curve.bytes_at(192) - curve.bytes_at(96) == pytest.approx(1.5 * 12_000)
+
+
+def test_a_larger_size_is_never_expected_to_need_less():
+    curve = expected_curve({8: 1000, 16: 2000}, waste={8: 900, 16: 0}, unasked=1.2)
+    assert curve.bytes_at(16) == curve.bytes_at(8)
+    assert curve.bytes_at(32) > curve.bytes_at(16)
 
 
 def test_what_a_process_takes_once_is_no_waste_of_a_small_job():
-    slope = first_slope(16, live={16: 60_000}, grown={16: 64 * 2**20}, unasked=1.5)
-    assert slope < 3
+    curve = expected_curve({16: 60_000}, waste={16: 64 * 2**20}, unasked=1.5)
+    assert curve.bytes_at(16) < 3 * 60_000

@@ -17,7 +17,6 @@ from brim.devices.catalog import Gpu
 from brim.devices.cpu import CpuMeter, data_bytes
 from brim.errors import TraceError
 from brim.probing.trial import run_trial
-from brim.searching.curve import curve_through
 from brim.tracing import Prediction, predict_curve, trace, trace_curve
 from brim.tracing.backing import Backing
 from brim.tracing.curves import _trace_in_forks
@@ -245,8 +244,7 @@ def test_on_cuda_the_curve_meets_the_limit_where_the_prediction_does():
         limit_bytes=gpu.memory_bytes,
         cap=2**20,
     )
-    target_bytes = curve.target_bytes(gpu.memory_bytes)
-    assert curve_through(curve.live).size_at(target_bytes, cap=2**20) == prediction.largest > 1
+    assert curve.goal(gpu.memory_bytes, 2**20) == prediction.largest > 1
 
 
 def test_what_fake_tensors_cannot_do_is_told_from_the_process_that_traced():

@@ -1,0 +1,51 @@
+"""Modules that a trace has imported for itself count as the workload's where that imports them too."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import brim
+from brim.cases import Case
+from brim.tracing import trace
+from brim.tracing.backing import Backing
+
+ROOT = Path(__file__).parents[3]
+
+
+class Plain(brim.Workload):
+    kind = "eval"
+
+    def build(self):
+        self.model = nn.Linear(16, 16)
+
+    def batch(self, size):
+        return torch.ones(size, 16)
+
+    def step(self, batch):
+        self.model(batch)
+
+
+class Imports(Plain):
+    def build(self):
+        import torch._dynamo  # noqa: F401
+
+        super().build()
+
+
+def shared_bytes(workload_class):
+    backing = Backing(shared_bytes=1000)
+    trace(workload_class, Case(), 2, backing=backing)
+    return backing.shared_bytes
+
+
+@pytest.mark.parametrize(("name", "expected"), [("Plain", 0), ("Imports", 1000)])
+def test_they_count_only_where_building_asks_for_them(name, expected):
+    code = f"from tests.unit.tracing.test_shared_imports import *\nprint(json.dumps(shared_bytes({name})))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == expected
