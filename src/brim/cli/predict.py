@@ -110,7 +110,11 @@ def _answered(predictions: list[Prediction], microbatch: int | None, tell: Calla
     """Ask every prediction for what will be printed, which is found once, and return them."""
     for prediction in predictions:
         tell(f"{'searching' if microbatch is None else 'replaying'} {prediction.case} on {prediction.gpu.name}")
-        _ = prediction.interval if microbatch is None else prediction.peak(microbatch)
+        if microbatch is None:
+            _ = prediction.interval, prediction.shown_sizes()
+        else:
+            prediction.check(microbatch)
+            _ = prediction.peak(microbatch)
     return predictions
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -29,6 +29,7 @@ def print_predictions(workload: str, predictions: Sequence[Predicted], *, microb
     """
     console = results_console()
     is_detailed = len(predictions) <= _MOST_DETAILED
+    read = {name for each in predictions for name in each.case if name not in each.observed.unread}
     if microbatch is None or not is_detailed:
         what = "the largest microbatch, with likely bounds" if microbatch is None else f"microbatch {microbatch:,}"
         table = answer_table(predictions, microbatch=microbatch)  # which searches, and may end in an error
@@ -36,9 +37,9 @@ def print_predictions(workload: str, predictions: Sequence[Predicted], *, microb
         console.print(table)
     if is_detailed:
         for prediction in predictions:
-            _print_prediction(console, prediction, microbatch)
+            _print_prediction(console, prediction, microbatch, read=read)
     else:
-        notes = [note for each in predictions for note in remarks(each, is_searched=False)]
+        notes = [note for each in predictions for note in remarks(each, is_searched=False, read=read)]
         for note in dict.fromkeys(notes):
             console.print(Text(note))
         console.print(Text("Memory by kind and module is shown of at most two; ask for one case on one GPU."))
@@ -62,12 +63,12 @@ def print_documents(documents: Sequence[Mapping[str, Any]], failures: Sequence[B
             failure.is_printed = True
 
 
-def _print_prediction(console: Console, prediction: Predicted, microbatch: int | None) -> None:
+def _print_prediction(console: Console, prediction: Predicted, microbatch: int | None, *, read: Container[str]) -> None:
     sizes = prediction.shown_sizes() if microbatch is None else [microbatch]
     shown = microbatch or max(1, prediction.largest)
     has_colors = console.color_system is not None and not console.no_color
     console.print(memory_table(prediction, sizes, has_colors=has_colors, width=console.width))
-    for remark in remarks(prediction, is_searched=microbatch is None):
+    for remark in remarks(prediction, is_searched=microbatch is None, read=read):
         console.print(Text(remark))
     console.print(legend(prediction.breakdown(shown), shown, has_colors=has_colors))
     console.print(modules_table(prediction.largest_modules(shown), shown))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from brim.units import format_bytes
@@ -45,13 +45,22 @@ class Searched(Protocol):
         ...
 
 
-def remarks(prediction: Searched, *, is_searched: bool = True) -> list[str]:
-    """Return what to add to the answer, a sentence or two each; of one size alone, nothing was searched for."""
+def remarks(prediction: Searched, *, is_searched: bool = True, read: Container[str] = ()) -> list[str]:
+    """Return what to add to the answer, a sentence or two each.
+
+    Args:
+        prediction: The answer.
+        is_searched: Whether the largest was searched for, and not one size alone looked at.
+        read: Names that other cases were asked for, and so are no mistake in this one.
+    """
     told = _end_of_search(prediction) if is_searched else []
     seen = prediction.observed
+    if seen.single_failure is not None:
+        told.append(f"A microbatch of 1 does not run: {seen.single_failure}")
     if seen.selects_all:
         told.append(
-            "What the step selects by values (masks, nonzero) was counted whole: with less selected, more fits."
+            "What the step selects by values (masks, nonzero) was counted whole: with less selected, more fits; the "
+            "upper bound is for next to nothing."
         )
     if seen.has_recurrence:
         told.append(
@@ -86,9 +95,9 @@ def remarks(prediction: Searched, *, is_searched: bool = True) -> list[str]:
     if seen.other_kind is not None:
         runs = "no backward pass" if seen.other_kind == "eval" else "a backward pass"
         told.append(f'The step runs {runs}: say kind = "{seen.other_kind}" in the workload.')
-    if seen.unread:
+    if unread := [name for name in seen.unread if name not in read]:
         asked = f", which asks for {_listed(seen.missed)}" if seen.missed else ""
-        told.append(f"{_listed(seen.unread)} in the case changes nothing in the workload{asked}.")
+        told.append(f"{_listed(unread)} in the case changes nothing in the workload{asked}.")
     if seen.kept_bytes:
         told.append(
             f"Every step keeps {format_bytes(seen.kept_bytes)} more than the one before, such as a loss in a "

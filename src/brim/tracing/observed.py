@@ -21,6 +21,8 @@ class Observed:
         other_kind: What the workload does although it says otherwise: `eval` without a backward pass, `train` with one.
         unread: The names of the case that the workload never asks for: they change nothing.
         missed: The names that the workload asks for and that the case does not have.
+        single_failure: Why a microbatch of 1 does not run, as with batch normalization; None where it does or was not
+            looked at.
         kept_bytes: The little that every step keeps more than the one before, such as a loss in a list.
     """
 
@@ -34,4 +36,5 @@ class Observed:
     other_kind: str | None = None
     unread: tuple[str, ...] = ()
     missed: tuple[str, ...] = ()
+    single_failure: str | None = None
     kept_bytes: int = 0

@@ -108,7 +108,17 @@ class Prediction:
         if self.observed.token_stride > 1:
             low = min(low, int(found.largest * (1 - STRIDE_DOUBT)))
         most = found.largest if found.above is None else max(high, found.largest, self.fits_above or 0)
+        if self.observed.selects_all and found.above is not None:
+            most = max(most, self._most_with_least_selected())
         return min(low, found.largest), most
+
+    def _most_with_least_selected(self) -> int:
+        traced = self._traced.with_least_selected()
+        if traced is None:
+            return 0
+        how: Any = {"gpu": self.gpu, "runtime": self.runtime, "context": self.context_bytes}
+        least = Prediction(traced, fill=self.fill, cap=self.cap, **how)
+        return max(least.largest, least._bounds[1])
 
     @cached_property
     def fits_above(self) -> int | None:
@@ -174,8 +184,18 @@ class Prediction:
         return self._replays.fits(microbatch, self._capacity_bytes())
 
     def shown_sizes(self) -> list[int]:
-        """Return the sizes worth showing: 1, the largest and one that does not fit."""
-        return sorted({1, max(1, self.largest), self.above or 1})
+        """Return the sizes worth showing: 1 where it runs, the largest and one that does not fit."""
+        shown = {max(1, self.largest), self.above or max(1, self.largest)}
+        return sorted(shown | {1} if self._traced.runs_alone() else shown)
+
+    def check(self, microbatch: int) -> None:
+        """Trace a microbatch, so that what is said of it is its own.
+
+        Raises:
+            TraceError: It does not run, as a single sample under batch normalization.
+        """
+        _check_microbatch(microbatch)
+        self._traced.confirm(microbatch)
 
     def largest_with(self, saved_bytes: int) -> int:
         """Return the largest microbatch that would fit if the job held that much less whatever its size."""

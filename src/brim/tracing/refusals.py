@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sysconfig
 import traceback
@@ -16,6 +17,7 @@ from torch._subclasses.fake_tensor import (
 
 from brim.tracing.questions import EndlessLoopError
 from brim.tracing.unknown import UnknownNumber
+from brim.workload import Workload
 
 # How torch says that something needs a GPU or a build for one.
 _NEEDS_GPU = (
@@ -35,19 +37,33 @@ _HINTS = {
 }
 # How torch says that a tensor is sparse.
 _SPARSE = "Cannot access storage of"
+# How torch speaks of what fake tensors cannot be, and what to use instead.
+_INSTEAD = {
+    "self.shape_env must not be None": "Nested tensors are not traced: pad to the longest in the workload.",
+    "uninitialized parameter": "Lazy modules are not traced: give layers their sizes, as in nn.Linear(512, 10).",
+}
 # How torch says that a fake tensor has no values to show.
 _NUMPY = ".numpy() is not supported"
 # How people say so in checks of their own while they build; later, CUDA in a message says no such thing.
 _SAYS_GPU = re.compile(r"\b(gpus?|cuda)\b", re.IGNORECASE)
 _HERE = str(Path(__file__).parent)
+_WORKLOAD = inspect.getfile(Workload)
 _TORCH = str(Path(torch.__file__).parent)
 _OPTIMIZERS = str(Path(torch.optim.__file__).parent)
 _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
 
 
-def told(error: Exception, phase: str) -> str:
-    """Return what to say of an error that a workload's build, batch or step ended in."""
-    why = _not_on_fakes(error, phase)
+def told(error: Exception, phase: str, *, is_refused: bool = False) -> str:
+    """Return what to say of an error that a workload's build, batch or step ended in.
+
+    Args:
+        error: The error.
+        phase: What it ended.
+        is_refused: Whether a question about a value was refused before.
+    """
+    if traceback.extract_tb(error.__traceback__)[-1].filename == _WORKLOAD:
+        return str(error)  # a method is missing
+    why = _not_on_fakes(error, phase, is_refused=is_refused)
     if why is not None:
         return f"{phase} does not run on fake tensors: {why}"
     if isinstance(error, StopIteration):
@@ -58,7 +74,7 @@ def told(error: Exception, phase: str) -> str:
     return f"{phase} fails: {_users_line(error)} raises {type(error).__name__}: {_first_line(error)}"
 
 
-def _not_on_fakes(error: Exception, phase: str) -> str | None:
+def _not_on_fakes(error: Exception, phase: str, *, is_refused: bool) -> str | None:
     """Return what fake tensors cannot do, where in the user's code, and what to do about it.
 
     None where the error may be the user's own.
@@ -93,7 +109,8 @@ def _not_on_fakes(error: Exception, phase: str) -> str | None:
             f'Register one with torch.library.register_fake("{_operator_name(operator)}").'
         )
     first_line = _first_line(error)
-    if UnknownNumber.__name__ in first_line:
+    # torch takes a number that refuses to be a size for no number at all.
+    if UnknownNumber.__name__ in first_line or (is_refused and isinstance(error, TypeError)):
         return (
             f"{where} uses a number that comes from a tensor's value, which a trace does not have ({first_line}). "
             f"Use the worst case in the workload's {phase}."
@@ -101,6 +118,9 @@ def _not_on_fakes(error: Exception, phase: str) -> str | None:
     told = f"{where} raises {type(error).__name__}: {first_line}"
     if _SPARSE in first_line:
         return f"{told}. What is sparse is not counted: use sparse=False in the workload, which needs more."
+    for sign, instead in _INSTEAD.items():
+        if sign in first_line:
+            return f"{told.removesuffix('.')}. {instead}"
     if _NUMPY in first_line:
         return f"{told} A trace has no values for NumPy: keep that out of the workload's {phase}."
     is_check = phase == "build" and isinstance(error, (AssertionError, RuntimeError)) and _SAYS_GPU.search(str(error))

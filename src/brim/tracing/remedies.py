@@ -154,11 +154,12 @@ class Remedies:
         return sizes
 
     def _told(self, changes: Sequence[Change]) -> str:
-        saved_bytes = self._peak_bytes - self._job.peak_bytes(self._sizes(changes))
-        if not saved_bytes:
+        left_bytes = self._job.peak_bytes(self._sizes(changes))
+        if left_bytes == self._peak_bytes:
             return f"{_listed(changes)} would make it fit, as what is missing lies between tensors"
         at_best = ", at best" if any(change.is_bound for change in changes) else ""
-        return f"{_listed(changes)} would bring it down by about {format_bytes(saved_bytes)}{at_best}"
+        held = f"{format_bytes(left_bytes)} instead of {format_bytes(self._peak_bytes)}"
+        return f"{_listed(changes)} would make it fit, with tensors of {held}{at_best}"
 
     def _shortfall(self, changes: Sequence[Change]) -> str:
         needed_bytes = self._job.peak_bytes(self._sizes(changes))

@@ -50,16 +50,19 @@ class TracedSizes:
         case: Case,
         *,
         capability: tuple[int, int],
+        selects_least: bool = False,
         tell: Callable[[str], None] | None = None,
     ) -> None:
         self.workload_class = workload_class
         self.case = case
         self._capability = capability
+        self._selects_least = selects_least
         self._tell = tell
         self._traces: dict[int, Trace] = {}
         self._repetitions: dict[int, Repetition | None] = {}
         self._peaks: dict[int, int] = {}
         self._steps: int | None = None
+        self._single_failure: str | None = None
         low, high = _FIRST_SIZES
         self._seed = 0
         self._is_random = self._trace(low).draws and self._draw_again(low)
@@ -110,8 +113,18 @@ class TracedSizes:
             other_kind=None if is_training == self.has_backward else done,
             unread=smallest.unread,
             missed=smallest.missed,
+            single_failure=self._single_failure,
             kept_bytes=self._kept_bytes,
         )
+
+    def with_least_selected(self) -> TracedSizes | None:
+        """Return the same where steps select one value, and hardly less is possible; None if that fails."""
+        try:
+            return TracedSizes(
+                self.workload_class, self.case, capability=self._capability, selects_least=True, tell=self._tell
+            )
+        except TraceError:
+            return None
 
     def holds_for(self, capability: tuple[int, int]) -> bool:
         """Return whether a GPU of another compute capability would trace the same."""
@@ -169,7 +182,10 @@ class TracedSizes:
         One that takes too long to trace, as where samples are loaded one by one, is trusted where the largest that does
         not is on the line.
         """
-        if self._line is None or microbatch in self._traces:
+        if microbatch in self._traces:
+            return True
+        if self._line is None:
+            self._trace(microbatch)
             return True
         if microbatch > _FAR and not self.confirm(_FAR):
             return False
@@ -182,6 +198,14 @@ class TracedSizes:
         if microbatch > 1:  # one sample alone is often treated apart, which says nothing about more
             self._line = None
         return False
+
+    def runs_alone(self) -> bool:
+        """Return whether one sample alone runs, which code likes to treat apart, and remember why not."""
+        try:
+            self.confirm(1)
+        except TraceError as error:
+            self._single_failure = str(error)
+        return self._single_failure is None
 
     def check_growth(self, largest: int) -> None:
         """Refuse a batch that stops growing, e.g. at the end of a dataset: half of the largest asks for as much."""
@@ -235,6 +259,7 @@ class TracedSizes:
                 steps=self._steps,
                 seed=self._seed,
                 capability=self._capability,
+                selects_least=self._selects_least,
                 tell=partial(self._tell_of, microbatch),
             )
             self._check_batch(microbatch)

@@ -42,6 +42,14 @@ def test_a_name_that_the_workload_does_not_ask_for_is_told_with_what_it_asks_for
     assert told == "seqlen in the case changes nothing in the workload, which asks for seq_len."
 
 
+def test_a_name_that_another_case_was_asked_for_is_no_mistake():
+    assert remarks(saw(unread=("reentrant",)), read={"reentrant"}) == []
+
+
+def test_a_single_sample_that_does_not_run_is_told():
+    assert remarks(saw(single_failure="step fails: …")) == ["A microbatch of 1 does not run: step fails: …"]
+
+
 def test_the_little_that_steps_keep_is_told():
     assert "keeps 4 B more" in remarks(saw(kept_bytes=4))[0]
 

@@ -360,3 +360,52 @@ def test_a_prediction_is_shown_in_short_without_a_search():
     assert repr(prediction) == "Prediction(gpu='rtx-3090', case='seq_len=512')"
     assert prediction.largest == 8
     assert repr(prediction) == "Prediction(gpu='rtx-3090', case='seq_len=512', largest=8)"
+
+
+class Normalizes(Mlp):
+    def build(self):
+        self.model = nn.Sequential(nn.Linear(256, 256), nn.BatchNorm1d(256)).to(self.device)
+        self.optimizer = torch.optim.AdamW(self.model.parameters())
+
+
+def test_a_single_sample_that_does_not_run_is_not_shown_as_one_that_fits():
+    prediction = predict(Normalizes, gpu=SMALL, cap=64)
+    assert prediction.shown_sizes() == [64]
+    assert "Expected more than 1 value per channel" in prediction.observed.single_failure
+    with pytest.raises(TraceError, match="Expected more than 1 value per channel"):
+        prediction.check(1)
+    assert predict(Mlp, gpu=SMALL, cap=64).shown_sizes() == [1, 64]
+
+
+def test_a_number_of_a_trace_used_as_a_size_is_told():
+    class Counts(Mlp):
+        def step(self, batch):
+            torch.zeros(int(batch.sum().item()), 4, device=self.device)
+
+    with pytest.raises(TraceError, match="uses a number that comes from a tensor's value"):
+        predict(Counts, gpu=SMALL)
+
+
+def test_a_workload_without_a_method_is_told_which():
+    class Incomplete(brim.Workload):
+        def build(self):
+            self.model = nn.Linear(4, 4).to(self.device)
+
+    with pytest.raises(TraceError, match=r"^Incomplete has no batch\(self, size\): return `size` samples there\.$"):
+        predict(Incomplete, gpu=SMALL)
+
+
+def test_lazy_modules_and_nested_tensors_are_told_with_what_to_use_instead():
+    class Lazy(Mlp):
+        def build(self):
+            self.model = nn.LazyLinear(4).to(self.device)
+
+    class Nested(Mlp):
+        def batch(self, size):
+            rows = [torch.zeros(2, 256, device=self.device)] * size
+            return torch.nested.nested_tensor(rows, layout=torch.jagged, device=self.device)
+
+    with pytest.raises(TraceError, match="Lazy modules are not traced"):
+        predict(Lazy, gpu=SMALL)
+    with pytest.raises(TraceError, match="Nested tensors are not traced"):
+        predict(Nested, gpu=SMALL)

@@ -142,14 +142,14 @@ def test_recomputation_is_seen_and_not_advised_again():
 @pytest.mark.parametrize(
     ("workload_class", "share", "advice"),
     [
-        (Wide, 0.97, "foreach=False in the optimizer would bring it down by about"),
-        (Wide, 0.6, "an 8-bit optimizer would bring it down by about 3.75 GiB"),
-        (Wide, 0.4, "an 8-bit optimizer and pure bfloat16 training would bring it down by about .*, at best"),
-        (Wide, 0.15, r"sharding over \d GPUs \(FSDP\) would bring it down by about .*, at best"),
-        (Deep, 0.6, "checkpointing would bring it down by about 640 MiB, at best"),
-        (Deep, 0.35, "checkpointing and autocast to half precision would bring it down"),
+        (Wide, 0.97, "foreach=False in the optimizer would make it fit, with tensors of"),
+        (Wide, 0.6, "an 8-bit optimizer would make it fit, with tensors of .* GiB instead of .* GiB"),
+        (Wide, 0.4, "an 8-bit optimizer and pure bfloat16 training would make it fit, with tensors of .*, at best"),
+        (Wide, 0.15, r"sharding over \d GPUs \(FSDP\) would make it fit, with tensors of .*, at best"),
+        (Deep, 0.6, "checkpointing would make it fit, with tensors of .* instead of .*, at best"),
+        (Deep, 0.35, "checkpointing and autocast to half precision would make it fit, with tensors of"),
         (Deep, 0.05, "even checkpointing and pure bfloat16 training together would miss by about .*; it takes"),
-        (Inference, 0.6, "half precision would bring it down by about"),
+        (Inference, 0.6, "half precision would make it fit, with tensors of"),
     ],
 )
 def test_the_cheapest_change_that_is_enough_is_told(workload_class, share, advice):

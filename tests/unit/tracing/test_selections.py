@@ -135,3 +135,22 @@ def test_counts_of_classes_are_as_many_as_are_asked_for():
         trace(Unknown, Case(), 4, capability=(8, 6))
     with pytest.raises(TraceError, match="Pass num_classes to one_hot"):
         trace(OneHot, Case(), 4, capability=(8, 6))
+
+
+def test_the_upper_bound_is_for_next_to_nothing_selected():
+    class Experts(Masks):
+        """Half of the memory is that of what was selected."""
+
+        def step(self, batch):
+            values = self.model(batch)
+            for chosen in (batch[..., 0] > 0, batch[..., 1] > 0):
+                self.model(values[chosen]).square().sum().backward(retain_graph=True)
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+
+    gpu = Gpu(name="small", memory_bytes=2**30, capability=(8, 6))
+    traced = TracedSizes(Experts, Case(), capability=gpu.capability)
+    prediction = Prediction(traced, gpu=gpu, runtime=Runtime())
+    low, high = prediction.interval
+    assert low <= prediction.largest
+    assert high > 1.5 * prediction.largest
