@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 ORDER_SEED = 0
 # After how many rows a process is replaced, so that what libraries keep does not pile up.
 ROWS_PER_PROCESS = 20
+LONGEST_WAIT_SECONDS = 1.0
 
 Row = dict[str, Any]
 
@@ -90,12 +91,23 @@ def run_rows(
     try:
         with _pool(processes) as pool, Progress(*columns) as progress:
             bar = progress.add_task(description, total=len(rows), completed=num_done)
-            for result in pool.imap_unordered(run, left):
+            for result in _each(pool.imap_unordered(run, left)):
                 kept.add(result)
                 num_done += 1
                 progress.advance(bar)
     except KeyboardInterrupt:
         raise RowsStoppedError(num_done, len(rows)) from None
+
+
+def _each(results: Any) -> Iterator[Row]:
+    """Yield results as they come; Ctrl-C just before a wait is noticed only after it, so no wait is long."""
+    while True:
+        try:
+            yield results.next(LONGEST_WAIT_SECONDS)
+        except multiprocessing.TimeoutError:
+            continue
+        except StopIteration:
+            return
 
 
 @contextmanager
