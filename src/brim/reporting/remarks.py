@@ -35,6 +35,11 @@ class Searched(Protocol):
         ...
 
     @property
+    def unfit_below(self) -> int | None:
+        """A size below that does not fit although the largest does."""
+        ...
+
+    @property
     def expandable_helps(self) -> bool:
         """Whether all sizes up to that one fit with expandable segments."""
         ...
@@ -121,8 +126,14 @@ def _end_of_search(prediction: Searched) -> list[str]:
             f"The search stopped at {largest:,}, not at the end of the memory: a larger microbatch runs so many "
             "operations that tracing it takes too long."
         ]
-    if above is None:
-        return []
     cause = "by the accident of how the allocator cuts its segments"
-    remedy = "; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True avoids that" if prediction.expandable_helps else ""
-    return [f"Some sizes above {largest:,} fit too, up to {above:,}, {cause}{remedy}."]
+    told = []
+    if prediction.unfit_below is not None:
+        told.append(
+            f"Some sizes below {largest:,} do not fit, such as {prediction.unfit_below:,}, {cause}: check any other "
+            "with --microbatch."
+        )
+    if above is not None:
+        remedy = "; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True avoids that" if prediction.expandable_helps else ""
+        told.append(f"Some sizes above {largest:,} fit too, up to {above:,}, {cause}{remedy}.")
+    return told

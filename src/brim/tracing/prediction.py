@@ -133,6 +133,13 @@ class Prediction:
         return self._replays.fits_above(self.above, most, self._capacity_bytes())
 
     @cached_property
+    def unfit_below(self) -> int | None:
+        """One of a few sizes within the bounds that does not fit although `largest` does; None without any."""
+        if not self.largest or not self.is_exact:
+            return None
+        return self._replays.unfit_below(self.largest, self.interval[0], self._capacity_bytes())
+
+    @cached_property
     def expandable_helps(self) -> bool:
         """Whether with expandable segments all sizes fit up to `fits_above`."""
         if self.fits_above is None or self.runtime.expandable_segments:
@@ -217,6 +224,7 @@ class Prediction:
             "interval": list(self.interval),
             "stopped_by": self.stopped_by,
             "fits_above": self.fits_above,
+            "unfit_below": self.unfit_below,
             **asdict(self.observed),
             "peaks": [{**self._point(size), **asdict(self.peak(size))} for size in sizes],
             "missing_bytes": self.missing_bytes(shown),

@@ -152,6 +152,12 @@ class Replays:
         sizes = range(most // stride * stride, above, -stride)
         return next((size for size in sizes if self.fits(size, capacity_bytes)), None)
 
+    def unfit_below(self, largest: int, least: int, capacity_bytes: int) -> int | None:
+        """Return the largest of a few sizes from `least` up to one that fits which does not; None without."""
+        stride = max(1, (largest - least) // _NUM_ABOVE)
+        sizes = range(largest - stride, max(least, 1) - 1, -stride)
+        return next((size for size in sizes if not self.fits(size, capacity_bytes)), None)
+
     def _without_limit(self, microbatch: int) -> AllocatorPeaks:
         peaks = self.peaks(microbatch, None)
         assert peaks is not None

@@ -5,7 +5,8 @@ import pytest
 from brim.reporting.remarks import remarks
 from brim.tracing.observed import Observed
 
-_PLAIN = {"largest": 1432, "cap": 1432, "stopped_by": "memory", "fits_above": None, "expandable_helps": False}
+_PLAIN = {"largest": 1432, "cap": 1432, "stopped_by": "memory", "fits_above": None, "unfit_below": None}
+_PLAIN |= {"expandable_helps": False}
 
 
 def ended(**how):
@@ -44,6 +45,11 @@ def test_a_name_that_the_workload_does_not_ask_for_is_told_with_what_it_asks_for
 
 def test_a_name_that_another_case_was_asked_for_is_no_mistake():
     assert remarks(saw(unread=("reentrant",)), read={"reentrant"}) == []
+
+
+def test_a_size_below_that_does_not_fit_is_told():
+    (told,) = remarks(ended(unfit_below=1400))
+    assert told.startswith("Some sizes below 1,432 do not fit, such as 1,400, by the accident of how")
 
 
 def test_a_single_sample_that_does_not_run_is_told():

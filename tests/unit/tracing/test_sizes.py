@@ -281,6 +281,7 @@ def test_a_larger_size_that_fits_by_accident_is_told():
     assert prediction.above < prediction.fits_above <= prediction.interval[1]
     assert prediction.fits(prediction.fits_above)
     assert prediction.to_dict("x")["fits_above"] == prediction.fits_above
+    assert prediction.unfit_below is None or not prediction.fits(prediction.unfit_below)
 
 
 def test_a_long_trace_says_that_it_goes_on(monkeypatch):
