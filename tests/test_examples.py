@@ -100,6 +100,7 @@ def test_the_reference_experiment_finds_batches_alike_on_all_ranks_and_counts_ev
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_reference_experiment_goes_on_after_a_kill(tmp_path):
     command, options = multicrop_accuracy(tmp_path, "--batch_size", "8", "--start_from_max_crops", "11")
     output = tmp_path / "multicrop_accuracy.json"

@@ -39,6 +39,7 @@ def test_the_largest_microbatch_fits_on_every_rank():
     assert less.probes[0].detail.startswith("rank 1: ")
 
 
+@pytest.mark.long
 def test_sizes_take_turns_on_all_ranks_together():
     finding = find("Train", goal="fastest", cap=16)[0]
     assert finding.confirmed
