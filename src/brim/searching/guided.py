@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 
 from brim.searching.curve import MemoryCurve, curve_through
 from brim.searching.known import Known
@@ -55,8 +56,8 @@ STEP_DOWN = 16
 def expected_curve(traced: Mapping[int, int], *, waste: Mapping[int, int], unasked: float) -> MemoryCurve:
     """Return the bytes to expect of a process before anything was measured, on lines between the sizes traced.
 
-    What the allocator wastes differs from size to size and run to run, so no size is expected to need less than a
-    smaller one.
+    What the allocator wastes differs from size to size and run to run. Where a size needed less than a smaller one,
+    both are expected to need what lies between.
 
     Args:
         traced: Traced bytes by microbatch.
@@ -66,11 +67,13 @@ def expected_curve(traced: Mapping[int, int], *, waste: Mapping[int, int], unask
     >>> expected_curve({8: 100, 32: 400}, waste={8: 40, 32: 100}, unasked=1.2).points[:2]
     ((8, 160), (32, 550))
     """
-    expected: dict[int, int] = {}
-    for size in sorted(traced):
-        wasted_bytes = min(waste.get(size, 0), (MOST_WASTE - 1) * traced[size])
-        expected[size] = max(int(traced[size] + (1 + HEAP_DOUBT) * wasted_bytes), *expected.values(), 0)
-    largest = max(traced)
+    sizes = sorted(traced)
+    seen = [
+        traced[size] + (1 + HEAP_DOUBT) * min(waste.get(size, 0), (MOST_WASTE - 1) * traced[size]) for size in sizes
+    ]
+    most, least = accumulate(seen, max), [*accumulate(reversed(seen), min)][::-1]
+    expected = {size: int((high + low) / 2) for size, high, low in zip(sizes, most, least, strict=True)}
+    largest = sizes[-1]
     beyond = _BEYOND * largest
     more_bytes = curve_through(traced).bytes_at(beyond) - traced[largest]
     return curve_through({**expected, beyond: int(expected[largest] + unasked * max(0.0, more_bytes))})
