@@ -202,12 +202,12 @@ class Guided:
         if low not in peaks:
             return float(low * 2)
         cap = known.bounds.cap
-        if slope is None and self.expected is not None:
-            at_low = max(self.expected.bytes_at(low), 1.0)
-            scale = max(1e-9, (peaks[low] - self.baseline_bytes) / at_low)
-            return self.expected.size_at(at_low + (goal_bytes - peaks[low]) / scale, cap=cap)
         if self.curve is not None:
             traced = max(self.curve.bytes_at(low), 1.0)
+            if slope is None and self.expected is not None:
+                at_low = max(self.expected.bytes_at(low), 1.0)
+                scale = max(traced, peaks[low] - self.baseline_bytes) / at_low
+                return self.expected.size_at(at_low + (goal_bytes - peaks[low]) / scale, cap=cap)
             if slope is None:
                 # Live bytes must be backed by real ones, so a slope below 1 is the allocator's noise.
                 slope = max(1.0, (peaks[low] - self.baseline_bytes) / traced)

@@ -42,8 +42,6 @@ _INSTEAD = {
     "self.shape_env must not be None": "Nested tensors are not traced: pad to the longest in the workload.",
     "uninitialized parameter": "Lazy modules are not traced: give layers their sizes, as in nn.Linear(512, 10).",
 }
-# How torch says that a fake tensor has no values to show.
-_NUMPY = ".numpy() is not supported"
 # How people say so in checks of their own while they build; later, CUDA in a message says no such thing.
 _SAYS_GPU = re.compile(r"\b(gpus?|cuda)\b", re.IGNORECASE)
 _HERE = str(Path(__file__).parent)
@@ -121,8 +119,6 @@ def _not_on_fakes(error: Exception, phase: str, *, is_refused: bool) -> str | No
     for sign, instead in _INSTEAD.items():
         if sign in first_line:
             return f"{told.removesuffix('.')}. {instead}"
-    if _NUMPY in first_line:
-        return f"{told} A trace has no values for NumPy: keep that out of the workload's {phase}."
     is_check = phase == "build" and isinstance(error, (AssertionError, RuntimeError)) and _SAYS_GPU.search(str(error))
     if is_check or any(sign in str(error) for sign in _NEEDS_GPU):
         return (
