@@ -119,4 +119,8 @@ def _run() -> int:
         code = _failed(error, error.exit_code, as_json=as_json)
     except (KeyboardInterrupt, typer.Abort) as error:
         code = _failed(error, INTERRUPTED, as_json=as_json)
+    except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):  # which Rich and Typer make a failure of
+            raise error.__context__ from None
+        raise
     return code

@@ -56,7 +56,9 @@ def command(
     from brim.cli.output import nothing_on_stdout, print_json_error, telling
     from brim.cli.prediction_output import print_documents, print_predictions, say_failures
     from brim.cli.signals import end_like_ctrl_c
+    from brim.devices.device import check_fill
 
+    check_fill(fill)
     found = _gpus(gpu or [], memory)
     cases = parse_cases(case or [])
     if microbatch is not None and microbatch < 1:

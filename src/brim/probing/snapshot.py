@@ -8,6 +8,7 @@ import random
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import compress
 from typing import Any
 
 import torch
@@ -45,24 +46,29 @@ def restored() -> Iterator[None]:
 
 def _find_live() -> tuple[list[nn.Module], list[torch.optim.Optimizer], list[Any]]:
     """Return what training changes, wherever the user keeps it: an attribute, a global, a closure."""
-    modules, optimizers, others = [], [], []
-    for thing in gc.get_objects():
-        # `type(...)`, not `isinstance`: a proxy in the user's process may do anything when asked for its class.
-        cls = type(thing)
-        if issubclass(cls, nn.Module):
-            modules.append(thing)
-        elif issubclass(cls, torch.optim.Optimizer):
-            optimizers.append(thing)
-        elif issubclass(cls, (torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler)):
-            others.append(thing)
-    return modules, optimizers, others
+    optimizer, others = torch.optim.Optimizer, (torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler)
+    things = gc.get_objects()
+    # `type(…)`, not `isinstance`: a proxy in the user's process may do anything when asked for its class.
+    found = _of_types(
+        things, {cls for cls in set(map(type, things)) if issubclass(cls, (nn.Module, optimizer, *others))}
+    )
+    return (
+        [thing for thing in found if issubclass(type(thing), nn.Module)],
+        [thing for thing in found if issubclass(type(thing), optimizer)],
+        [thing for thing in found if issubclass(type(thing), others)],
+    )
 
 
 def find_generators() -> list[torch.Generator]:
     """Return generators that anything refers to; neither they nor dictionaries of nothing else are tracked."""
-    referred = gc.get_referents(*gc.get_objects())
-    referred += gc.get_referents(*(thing for thing in referred if type(thing) is dict and not gc.is_tracked(thing)))
-    return list({id(thing): thing for thing in referred if type(thing) is torch.Generator}.values())
+    found = _of_types(gc.get_referents(*gc.get_objects()), {dict, torch.Generator})
+    found += gc.get_referents(*(thing for thing in found if type(thing) is dict and not gc.is_tracked(thing)))
+    return list({id(thing): thing for thing in found if type(thing) is torch.Generator}.values())
+
+
+def _of_types(things: list[Any], types: set[type]) -> list[Any]:
+    """Return those of some types among very many things: a process that has imported a framework has a million."""
+    return list(compress(things, map(types.__contains__, map(type, things))))
 
 
 class _Tensors:

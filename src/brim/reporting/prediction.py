@@ -12,8 +12,9 @@ from rich.text import Text
 
 from brim.cases import Case
 from brim.devices.catalog import Gpu
+from brim.errors import InputError
 from brim.reporting.remarks import Searched
-from brim.units import format_bytes
+from brim.units import format_bytes, parse_bytes
 
 _BAR_WIDTH = 40
 _LEAST_BAR_WIDTH = 9
@@ -118,7 +119,7 @@ def answer_table(predictions: Sequence[Predicted], *, microbatch: int | None = N
     table.add_column("case")
     gpus = {prediction.gpu.name: prediction.gpu for prediction in predictions}
     for gpu in gpus.values():
-        table.add_column(f"{escape(gpu.name)}\n{format_bytes(gpu.memory_bytes)}", justify="right")
+        table.add_column(escape("\n".join(_headings(gpu))), justify="right")
     rows: dict[Case, list[Text]] = {}
     for prediction in predictions:
         told = _answer(prediction) if microbatch is None else _fit(prediction, microbatch)
@@ -126,6 +127,15 @@ def answer_table(predictions: Sequence[Predicted], *, microbatch: int | None = N
     for case, answers in rows.items():
         table.add_row(escape(str(case)), *answers)
     return table
+
+
+def _headings(gpu: Gpu) -> tuple[str, ...]:
+    """Return a GPU's name and memory; one that is only described by its memory has no other name."""
+    memory = format_bytes(gpu.memory_bytes)
+    try:
+        return (memory,) if parse_bytes(gpu.name) == gpu.memory_bytes else (gpu.name, memory)
+    except InputError:
+        return gpu.name, memory
 
 
 def _answer(prediction: Predicted) -> Text:
@@ -157,7 +167,7 @@ def memory_table(
     is_whole = width >= _WHOLE_WIDTH
     bar_width = min(_BAR_WIDTH, max(_LEAST_BAR_WIDTH, width - (_BESIDE_BAR if is_whole else _BESIDE_NARROW_BAR)))
     limit_bytes = prediction.gpu.memory_bytes
-    title = f"{prediction.gpu.name}, {format_bytes(limit_bytes)}" + (f", {prediction.case}" if prediction.case else "")
+    title = ", ".join((*_headings(prediction.gpu), *([str(prediction.case)] if prediction.case else [])))
     table = Table(title=escape(title), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
     table.add_column("microbatch", justify="right", style="bold")
     table.add_column("memory by kind", no_wrap=True)
@@ -184,7 +194,9 @@ def legend(held: Mapping[str, int], microbatch: int, *, has_colors: bool = True)
     for kind, num_bytes in held.items():
         if num_bytes:
             parts += [Text(f"{_block(kind, has_colors)} ", _COLORS[kind]), f"{kind} {format_bytes(num_bytes)}   "]
-    return Text.assemble(*parts, Text(f"{_REST} ", "dim"), "rounding, cached memory and the driver's context")
+    return Text.assemble(
+        *parts, Text(f"{_REST} ", "dim"), "rounding, workspaces, cached memory and the driver's context"
+    )
 
 
 def modules_table(held: Mapping[str, int], microbatch: int) -> Table:

@@ -16,8 +16,8 @@ from torch.autograd.graph import _engine_run_backward, saved_tensors_hooks
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._python_dispatch import _disable_current_modes
 
-from brim.tracing import masks
-from brim.tracing.unknown import CONCERNED, Values
+from brim.tracing import masks, slices
+from brim.tracing.unknown import CONCERNED, Values, forget, has_unknown
 
 # Up to this many elements, what is made on the host keeps its values: libraries ask for them.
 _KNOWN_ELEMENTS = 4096
@@ -113,10 +113,16 @@ class _KnownValues(TorchFunctionMode):
             return func(*args, **kwargs)
         if func is torch.Tensor.__deepcopy__ and isinstance(args[0], FakeTensor):
             return _deep_copy(*args)
+        if func in slices.CONCERNED:
+            result = slices.cut(func, *args)
+            if result is not NotImplemented:
+                return result
         if func in CONCERNED:
             result = self._values.answer(func, args, kwargs)
             return func(*args, **kwargs) if result is NotImplemented else result
         result = self._make(func, args, kwargs)
+        if has_unknown(args):  # what is made of it is unknown, and what it is written to
+            forget(args[0] if result is None else result)
         return masks.noted(result) if masks.makes_ones(func, args, kwargs) else result
 
     def _make(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

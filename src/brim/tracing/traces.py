@@ -27,6 +27,7 @@ from brim.tracing.gpu_questions import memory_of
 from brim.tracing.ledger import Ledger
 from brim.tracing.loaders import loaders_in_order
 from brim.tracing.masks import masks_looked_at
+from brim.tracing.numeric import numbers_kept_unknown
 from brim.tracing.places import GPU, AllOnGpu, Places, tensors_in
 from brim.tracing.record import Phase, Record
 from brim.tracing.recorder import Recorder
@@ -40,6 +41,7 @@ from brim.workload import Workload, prepare
 
 # Optimizer state appears in the first step of training, so only the second shows the peak.
 NUM_STEPS = {"train": 2, "eval": 1, "generate": 1}
+_NO_BATCH = ". `batch` returned None: does it end with `return`?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +138,8 @@ def _trace(
         stack.enter_context(redirect_stdout(sys.stderr))  # what the workload prints is no part of an answer
         stack.enter_context(torch._dynamo.config.patch(disable=True))  # what is compiled is traced as it was written
         generators = stack.enter_context(seeded(seed))
-        values = stack.enter_context(values_of_trace(sys.modules.get(workload_class.__module__)))
+        values = stack.enter_context(values_of_trace())
+        stack.enter_context(numbers_kept_unknown(sys.modules.get(workload_class.__module__)))
         answers = None
         if capability is not None and places is not None:
             answers = stack.enter_context(as_on_cuda(capability, places))
@@ -184,7 +187,7 @@ def _trace(
         num_before = recorder.num_operations
         for _ in range(steps or NUM_STEPS[workload.kind]):
             ledger.begin_step()
-            with _phase("step", values):
+            with _phase("step", values, hint=_NO_BATCH if batch is None else ""):
                 workload.step(batch)
             watch.mark_gradients()
             held_bytes.append(ledger.live_bytes)
@@ -253,7 +256,7 @@ def _fake_the_rest(workload: Workload, mode: FakeTensorMode, ledger: Ledger) -> 
 
 
 @contextmanager
-def _phase(name: str, values: Values) -> Iterator[None]:
+def _phase(name: str, values: Values, hint: str = "") -> Iterator[None]:
     try:
         yield
         if values.refused and name != "build":
@@ -261,4 +264,4 @@ def _phase(name: str, values: Values) -> Iterator[None]:
     except StopIteration as error:  # as a cause contextlib would take it for the error itself, and let it through
         raise TraceError(told(error, name)) from None
     except Exception as error:
-        raise TraceError(told(error, name, is_refused=bool(values.refused))) from error
+        raise TraceError(told(error, name, is_refused=bool(values.refused)) + hint) from error

@@ -7,15 +7,10 @@ to be finite, or only a learning rate depends on it.
 
 from __future__ import annotations
 
-import ast
-import builtins
-import functools
-import linecache
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import ModuleType
 from typing import Any, NoReturn
 from unittest import mock
 
@@ -204,68 +199,31 @@ for _name in _QUESTIONS.split():
     setattr(UnknownNumber, f"__{_name}__", refuse)
 
 
-def _keeping_unknown(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what a function of Python is in a workload's own file: of unknown numbers it gives another."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        is_one = len(args) == 1 and (isinstance(args[0], (str, bytes, torch.Tensor)) or _is_unknown(args[0]))
-        if len(args) == 1 and isinstance(args[0], Iterable) and not is_one:
-            args = (list(args[0]),)
-        values = args[0] if args and isinstance(args[0], list) else args
-        if function in (min, max) and (unknown := [value for value in values if _is_unknown(value)]):
-            return unknown[0]  # of two losses either is as good
-        if any(isinstance(value, UnknownNumber) or _is_unknown(value) for value in values):
-            return UnknownNumber()
-        return function(*args, **kwargs)
-
-    return call
+def has_unknown(args: Sequence[Any]) -> bool:
+    """Return whether there is an unknown number among arguments, or in their lists."""
+    for value in args:  # noqa: SIM110  every call of torch comes here, and a generator costs twice as much
+        if type(value) is UnknownNumber or (type(value) in (list, tuple) and has_unknown(value)):
+            return True
+    return False
 
 
-def _is_unknown(value: Any) -> bool:
-    """Return whether something is a tensor or an array of one number whose value is unknown."""
-    if isinstance(value, FakeTensor):
-        return value.constant is None and value.numel() == 1
-    return getattr(type(value), "is_unknown", False) and value.size == 1
-
-
-# What people call on losses and counts; none of them says which way to go.
-_NUMERIC = {name: _keeping_unknown(getattr(builtins, name)) for name in ("float", "int", "min", "max")}
+def forget(tensor: Any) -> None:
+    """Know no longer the values of a tensor that would be known if an unknown number were."""
+    if isinstance(tensor, FakeTensor) and tensor.constant is not None:
+        tensor.fake_mode.fake_tensor_converter.invalidate_constant_aliases(tensor.constant)
+        tensor.constant = None
 
 
 @contextmanager
-def values_of_trace(module: ModuleType | None) -> Iterator[Values]:
-    """Let one trace know what it may of values.
-
-    Args:
-        module: That of the workload, in which `float(loss)` is as good as `loss.item()`, and `int(…)`, `min(…)` too.
-    """
+def values_of_trace() -> Iterator[Values]:
+    """Let one trace know what it may of values."""
     global _current
     before, _current = _current, Values()
-    patched = {name: _NUMERIC[name] for name in _only_called(module)} if module is not None else {}
     try:
-        with (
-            mock.patch.dict({} if module is None else vars(module), patched),
-            mock.patch.object(FakeTensor, "__format__", _format_tensor),
-        ):
+        with mock.patch.object(FakeTensor, "__format__", _format_tensor):
             yield _current
     finally:
         _current = before
-
-
-@functools.cache
-def _only_called(module: ModuleType) -> frozenset[str]:
-    """Return which of those functions a module calls alone, and does not use as types, keys or its own names."""
-    nodes = list(ast.walk(ast.parse("".join(linecache.getlines(getattr(module, "__file__", None) or "")))))
-    # Those of functions inside of functions are looked up when these run.
-    inner = {
-        id(part) for node in nodes if isinstance(node, ast.FunctionDef) for each in node.body for part in ast.walk(each)
-    }
-    outer = [node for node in nodes if id(node) not in inner]
-    annotations = [getattr(node, name, None) for node in outer for name in ("annotation", "returns")]
-    harmless = {id(part) for each in annotations if each is not None for part in ast.walk(each)}
-    harmless |= {id(node.func) for node in nodes if isinstance(node, ast.Call)}
-    otherwise = {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in harmless}
-    return frozenset(_NUMERIC) - otherwise - set(vars(module))
 
 
 def _format_tensor(tensor: torch.Tensor, spec: str) -> str:

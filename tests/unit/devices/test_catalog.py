@@ -174,7 +174,7 @@ def test_a_name_that_may_mean_several_is_refused_with_all_of_them(name, variants
         ("NVIDIA H100 64GB HBM2", "h100-pcie, h100-sxm, h100-nvl."),
         ("NVIDIA A100-SXM-64GB", "a100-40gb, a100-80gb."),
         ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "a100-40gb, a100-80gb."),
-        ("NVIDIA GeForce RTX 4090 D", "rtx-4090, rtx-4090-laptop."),
+        ("NVIDIA GeForce RTX 4090 X", "rtx-4090, rtx-4090-d, rtx-4090-laptop."),
         ("GeForce RTX 2080 with Max-Q Design", "rtx-2080, "),
         ("NVIDIA GeForce RTX 3050 Laptop GPU", "rtx-3050."),
         ("RTX 3090 24GB", "rtx-3090, rtx-3090-ti."),

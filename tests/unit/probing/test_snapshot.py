@@ -51,7 +51,7 @@ def train(model, optimizer, steps=2):
     zero=st.booleans(),
     mode=st.booleans(),
 )
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_training_in_between_leaves_no_mark(optimizer_class, steps_before, zero, mode):
     model, optimizer = make(optimizer_class)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)

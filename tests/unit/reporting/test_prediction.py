@@ -95,3 +95,11 @@ def test_the_figures_say_which_microbatch_they_belong_to():
 def test_of_one_size_the_table_says_whether_it_fits():
     assert "does not fit, 11.0 GiB" in _shown(answer_table([Predicted()], microbatch=4))
     assert "2 (1–3)" in _shown(answer_table([Predicted()]))
+
+
+def test_a_gpu_that_is_described_by_its_memory_alone_is_not_headed_twice():
+    described = Predicted()
+    described.gpu = Gpu(name="10GiB", memory_bytes=10 * GIB)
+    assert "10GiB" not in _shown(answer_table([described])) + _shown(memory_table(described, [2]))
+    assert "10.0 GiB" in _shown(answer_table([described]))
+    assert "10.0 GiB" in _shown(memory_table(described, [2]))

@@ -395,6 +395,15 @@ def test_a_workload_without_a_method_is_told_which():
         predict(Incomplete, gpu=SMALL)
 
 
+def test_a_batch_that_returns_nothing_is_named_where_the_step_fails_on_it():
+    class Forgets(Mlp):
+        def batch(self, size):
+            super().batch(size)
+
+    with pytest.raises(TraceError, match=r"step fails.*`batch` returned None: does it end with `return`\?$"):
+        predict(Forgets, gpu=SMALL)
+
+
 def test_lazy_modules_and_nested_tensors_are_told_with_what_to_use_instead():
     class Lazy(Mlp):
         def build(self):
