@@ -53,7 +53,11 @@ def attend(
     is_grouped = enable_gqa and query.dim() == 4 and query.shape[1] != key.shape[1]
     is_half, head = query.dtype in _HALF, query.shape[-1]
     attended: torch.Tensor
-    if query.dim() == 4 and is_half and attn_mask is None and head <= _FLASH_HEAD and has_flash_attention(capability):
+    is_even = key.shape[-1] == value.shape[-1] == head
+    # A causal mask of flash attention ends with the last key, that of torch begins with the first.
+    is_square = not is_causal or query.shape[-2] == key.shape[-2]
+    is_plain = query.dim() == 4 and attn_mask is None and is_even and is_square
+    if is_plain and is_half and head <= _FLASH_HEAD and has_flash_attention(capability):
         missing = -head % _FLASH_MULTIPLE
         if missing:
             scale = head**-0.5 if scale is None else scale
@@ -64,7 +68,8 @@ def attend(
         return attended[..., :head] if missing else attended
     multiple = _EFFICIENT_MULTIPLES.get(query.element_size())
     is_unserved = query.dtype is torch.bfloat16 and not has_flash_attention(capability)
-    if query.dim() != 4 or is_grouped or is_unserved or multiple is None or head % multiple:
+    is_aligned = multiple is not None and head % multiple == 0 == value.shape[-1] % multiple
+    if query.dim() != 4 or is_grouped or is_unserved or not is_aligned:
         return _attend_by_parts(query, key, value, attn_mask, dropout_p, is_causal, scale, is_grouped)
     bias = None
     if attn_mask is not None:

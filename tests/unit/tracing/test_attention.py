@@ -87,3 +87,38 @@ def test_bfloat16_is_attended_by_parts_where_no_fused_kernel_takes_it():
     forward, _ = _made((7, 5), dtype="bfloat16")
     assert max(forward) == 2 * SCORES  # in float32
     assert max(_made((7, 5))[0]) < SCORES
+
+
+class Uneven(brim.Workload):
+    """Attends causally, to values of another width or to more keys than there are queries."""
+
+    def build(self):
+        like = {"device": self.device, "dtype": torch.bfloat16, "requires_grad": True}
+        self.keys = torch.zeros(1, HEADS, self.case["keys"], 64, **like)
+        self.values = torch.zeros(1, HEADS, self.case["keys"], self.case["width"], **like)
+
+    def batch(self, size):
+        return torch.zeros(size, HEADS, TOKENS, 64, device=self.device, dtype=torch.bfloat16, requires_grad=True)
+
+    def step(self, batch):
+        keys, values = (each.expand(len(batch), -1, -1, -1) for each in (self.keys, self.values))
+        attended = F.scaled_dot_product_attention(batch, keys, values, is_causal=True)
+        assert attended.shape == (len(batch), HEADS, TOKENS, self.case["width"])
+        attended.sum().backward()
+        batch.grad = self.keys.grad = self.values.grad = None
+
+
+@pytest.mark.parametrize(("keys", "width"), [(TOKENS, 32), (2 * TOKENS, 64)])
+def test_what_flash_attention_does_not_serve_runs_in_the_memory_efficient_kernel(keys, width):
+    case = Case({"keys": keys, "width": width})
+    storages = trace(Uneven, case, 4, steps=1, capability=(8, 0)).record.storages
+    forward, backward = (
+        [each.num_bytes for each in storages if each.phase is phase] for phase in (Phase.FORWARD, Phase.BACKWARD)
+    )
+    assert max(forward) < SCORES
+    assert ROWS * 64 * 4 in backward  # the queries' gradient in tiles
+
+
+def test_values_of_a_width_that_no_fused_kernel_serves_keep_the_scores():
+    forward = trace(Uneven, Case({"keys": TOKENS, "width": 36}), 4, steps=1, capability=(8, 0)).record.storages
+    assert max(each.num_bytes for each in forward) >= SCORES
