@@ -53,7 +53,7 @@ def test_every_model_of_the_video_grid_trains(examples, monkeypatch):
         assert scores.shape == (2, 4)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_each_number_of_crops_gets_the_batch_size_that_fits_it(examples):
     document = yaml.safe_load((examples / "crops.yaml").read_text())
     document["sweep"]["product"]["max_crops"] = [2, 13]

@@ -21,6 +21,9 @@ from brim.errors import InputError
 _GIB = 2**30
 # Vendors that are not NVIDIA, by architecture.
 _AMD = ("GCN", "CDNA", "RDNA")
+# Those of AMD for which torch has fused attention; for RDNA 3 and 4 it has to be asked by an environment variable.
+# Source: `check_flash_attention_hardware_support` in torch's aten/src/ATen/native/transformers/cuda/sdp_utils.cpp.
+_AMD_FUSED = ("CDNA 2", "CDNA 3", "CDNA 4")
 # What has no memory of its own.
 _SHARING = ("gb10",)
 # Makers and brands, without which a name is the same.
@@ -71,6 +74,11 @@ class Gpu:
     def is_amd(self) -> bool:
         """Whether it runs ROCm instead of CUDA."""
         return self.architecture.startswith(_AMD)
+
+    @property
+    def has_fused_attention(self) -> bool:
+        """Whether torch has attention for it that does not keep the scores."""
+        return not self.is_amd or self.architecture in _AMD_FUSED
 
     @property
     def is_built_in(self) -> bool:

@@ -7,7 +7,9 @@ what the two fused kernels take.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -32,6 +34,20 @@ _FLASH_WIDE_COLUMNS = 192  # wider than this, a head has 256
 _EFFICIENT_TILE = 64
 
 
+# Whether the GPU of the trace that runs now has fused kernels at all.
+_is_fused = ContextVar("is_fused", default=True)
+
+
+@contextmanager
+def attending(*, fused: bool) -> Iterator[None]:
+    """Let attention in the block run in fused kernels, or always by parts."""
+    before = _is_fused.set(fused)
+    try:
+        yield
+    finally:
+        _is_fused.reset(before)
+
+
 def has_flash_attention(capability: tuple[int, int]) -> bool:
     """Return whether a GPU has it: all else that a trace shows is the same on every generation."""
     return capability >= _FLASH_CAPABILITY
@@ -52,6 +68,8 @@ def attend(
     """Attend with the kernel that CUDA would pick: flash, memory-efficient, or by parts."""
     is_grouped = enable_gqa and query.dim() == 4 and query.shape[1] != key.shape[1]
     is_half, head = query.dtype in _HALF, query.shape[-1]
+    if not _is_fused.get():
+        return _attend_by_parts(query, key, value, attn_mask, dropout_p, is_causal, scale, is_grouped)
     attended: torch.Tensor
     is_even = key.shape[-1] == value.shape[-1] == head
     # A causal mask of flash attention ends with the last key, that of torch begins with the first.

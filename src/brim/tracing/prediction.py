@@ -334,7 +334,7 @@ def predict_all(
     for case in cases:
         known: list[TracedSizes] = []
         for gpu in found:
-            traced = next((each for each in known if each.holds_for(gpu.capability)), None)
+            traced = next((each for each in known if each.holds_for(gpu)), None)
             if traced is None:
                 tell(f"tracing {case} for {gpu.name}")
                 traced = _trace(loaded, case, gpu, tell)
@@ -355,7 +355,13 @@ def _gpu(given: str | Gpu) -> Gpu:
 
 def _trace(workload_class: type[Workload], case: Case, gpu: Gpu, tell: Callable[[str], None]) -> TracedSizes:
     try:
-        return TracedSizes(workload_class, case, capability=gpu.capability, tell=tell)
+        return TracedSizes(
+            workload_class,
+            case,
+            capability=gpu.capability,
+            has_fused_attention=gpu.has_fused_attention,
+            tell=tell,
+        )
     except TraceError as error:
         raise TraceError(f"Case {case}: {error}" if case else str(error)) from error
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from brim.cases import Case
+from brim.devices.catalog import Gpu
 from brim.errors import TraceError
 from brim.searching.bounds import LARGEST_MICROBATCH
 from brim.tracing import cudnn
@@ -50,12 +51,14 @@ class TracedSizes:
         case: Case,
         *,
         capability: tuple[int, int],
+        has_fused_attention: bool = True,
         selects_least: bool = False,
         tell: Callable[[str], None] | None = None,
     ) -> None:
         self.workload_class = workload_class
         self.case = case
         self._capability = capability
+        self._has_fused_attention = has_fused_attention
         self._selects_least = selects_least
         self._tell = tell
         self._traces: dict[int, Trace] = {}
@@ -121,16 +124,23 @@ class TracedSizes:
         """Return the same where steps select one value, and hardly less is possible; None if that fails."""
         try:
             return TracedSizes(
-                self.workload_class, self.case, capability=self._capability, selects_least=True, tell=self._tell
+                self.workload_class,
+                self.case,
+                capability=self._capability,
+                has_fused_attention=self._has_fused_attention,
+                selects_least=True,
+                tell=self._tell,
             )
         except TraceError:
             return None
 
-    def holds_for(self, capability: tuple[int, int]) -> bool:
-        """Return whether a GPU of another compute capability would trace the same."""
+    def holds_for(self, gpu: Gpu) -> bool:
+        """Return whether another GPU would trace the same."""
+        if gpu.has_fused_attention != self._has_fused_attention:
+            return False
         if any(traced.asks_gpu for traced in self._traces.values()):
-            return capability == self._capability
-        return _kernels(capability) == _kernels(self._capability)
+            return gpu.capability == self._capability
+        return _kernels(gpu.capability) == _kernels(self._capability)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -259,6 +269,7 @@ class TracedSizes:
                 steps=self._steps,
                 seed=self._seed,
                 capability=self._capability,
+                has_fused_attention=self._has_fused_attention,
                 selects_least=self._selects_least,
                 tell=partial(self._tell_of, microbatch),
             )

@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from brim.cases import AskedCase, Case
 from brim.errors import TraceError
 from brim.tracing.arrays import arrays_of_trace
+from brim.tracing.attention import attending
 from brim.tracing.backing import Backing
 from brim.tracing.chance import Draws, seeded
 from brim.tracing.cuda_like import as_on_cuda
@@ -91,6 +92,7 @@ def trace(
     backing: Backing | None = None,
     capability: tuple[int, int] | None = None,
     seed: int = 0,
+    has_fused_attention: bool = True,
     selects_least: bool = False,
     tell: Callable[[int], None] | None = None,
 ) -> Trace:
@@ -103,12 +105,13 @@ def trace(
         steps: How many steps to run; None for as many as it takes to see the peak.
         backing: Real memory to hold behind the fake tensors.
         capability: The compute capability of the GPU to behave as; None for the CPU.
+        has_fused_attention: Whether that GPU has attention that does not keep the scores.
         seed: What random numbers of the host begin with.
         selects_least: Whether of what a step selects by values there is one, and not all.
         tell: Called with the number of operations every now and then.
     """
     run = partial(_trace, workload_class, case, microbatch, steps=steps, seed=seed, tell=tell)
-    with selecting(least=selects_least):
+    with selecting(least=selects_least), attending(fused=has_fused_attention):
         if capability is None:
             return run(backing=backing)
         traced = run(capability=capability, places=Places())

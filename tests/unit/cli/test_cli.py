@@ -140,7 +140,7 @@ def test_an_error_of_the_workload_is_exit_code_1_with_its_own_traceback(brim_cli
     assert "brim/probing" not in run.stderr
 
 
-@pytest.mark.parametrize("name", ["Sigkilled", "Segfaults", "Hangs"])
+@pytest.mark.parametrize("name", ["Sigkilled", "Segfaults", pytest.param("Hangs", marks=pytest.mark.long)])
 def test_an_unclear_death_is_exit_code_1_after_three_tries(brim_cli, name):
     run = brim_cli("find", f"{FAULTS}:{name}", *SMALL, "--cap", "1", "--timeout", "2s")
     assert run.returncode == 1

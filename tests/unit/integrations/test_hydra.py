@@ -74,7 +74,7 @@ def test_a_file_is_looked_for_where_hydra_was_started(is_running, tmp_path, monk
     assert seen == [expected, *addresses[1:]]
 
 
-@pytest.mark.parametrize("chdir", ["true", "false"])
+@pytest.mark.parametrize("chdir", [pytest.param("true", marks=pytest.mark.long), "false"])
 def test_hydra_itself_finds_the_batch_of_a_file_beside_its_script(chdir, tmp_path):
     shutil.copy(WORKLOADS / "simple.py", tmp_path)
     settings = "{rows: 16}, {cap: 3, device: cpu, memory: 640MiB, cache: false}"

@@ -6,8 +6,10 @@ import torch.nn.functional as F
 
 import brim
 from brim.cases import Case
+from brim.devices.catalog import find_gpu
 from brim.tracing import trace
 from brim.tracing.record import Phase
+from brim.tracing.sizes import TracedSizes
 
 HEADS, TOKENS = 8, 256
 
@@ -122,3 +124,18 @@ def test_what_flash_attention_does_not_serve_runs_in_the_memory_efficient_kernel
 def test_values_of_a_width_that_no_fused_kernel_serves_keep_the_scores():
     forward = trace(Uneven, Case({"keys": TOKENS, "width": 36}), 4, steps=1, capability=(8, 0)).record.storages
     assert max(each.num_bytes for each in forward) >= SCORES
+
+
+def test_amds_cards_without_fused_attention_keep_the_scores():
+    case = {"heads": HEADS, "head": 64, "dtype": "float16"}
+    fused, scores, same = (
+        brim.predict(Attends, gpu=gpu, case=case, cap=4).peak(4).allocated_bytes
+        for gpu in ("mi210", "rx-7900-xtx", "rx-6900-xt")
+    )
+    assert scores == same >= fused + SCORES / 2
+
+
+def test_gpus_of_one_number_share_traces_only_where_both_have_fused_attention():
+    traced = TracedSizes(Attends, Case({"heads": HEADS, "head": 64, "dtype": "float16"}), capability=(9, 0))
+    assert traced.holds_for(find_gpu("mi210"))
+    assert not traced.holds_for(find_gpu("mi100"))
