@@ -58,12 +58,12 @@ class Known:
 
     @property
     def smallest_oom(self) -> int | None:
-        """The smallest microbatch above the largest fit that did not fit, or is not believed to."""
-        floor, ceiling = self.largest_fit or 0, self.ceiling
-        return min(
-            (t.microbatch for t in self.trials if t.microbatch > floor and (not t.fits or t.microbatch > ceiling)),
-            default=None,
-        )
+        """The smallest microbatch above the largest fit that did not fit, or would not be believed if it did."""
+        floor, step = self.largest_fit or 0, self.bounds.multiple_of
+        failed = [trial.microbatch for trial in self.trials if not trial.fits and trial.microbatch > floor]
+        if self.ceiling < math.inf:
+            failed.append(int(self.ceiling) // step * step + step)
+        return min(failed, default=None)
 
     @property
     def middle(self) -> int | None:

@@ -205,3 +205,16 @@ def test_a_larger_size_is_never_expected_to_need_less():
 def test_what_a_process_takes_once_is_no_waste_of_a_small_job():
     curve = expected_curve({16: 60_000}, waste={16: 64 * 2**20}, unasked=1.5)
     assert curve.bytes_at(16) < 3 * 60_000
+
+
+def test_after_a_confirmation_that_failed_no_size_is_tried_that_would_not_be_believed():
+    curve = MemoryCurve(((3900, 100_000_000), (4000, 1_150_000_000)))  # so steep that steps down are small
+    search = Search(Guided(limit_bytes=LIMIT, baseline_bytes=BASELINE, curve=curve, first_slope=1.01), Bounds())
+    asks = []
+    while (ask := search.ask()) is not None:
+        asks.append(ask.microbatch)
+        fails = ask.confirms and len(asks) == 2
+        search.tell(ask.microbatch, fits=not fails, peak_bytes=None if fails else LIMIT - 1_000_000)
+    first, again, lower, confirmed = asks
+    assert first == again
+    assert lower == confirmed <= 0.99 * first
