@@ -66,6 +66,7 @@ class CaseSearch:
     sources: Mapping[str, str] = field(default_factory=dict)
     _probes: list[Probe] = field(default_factory=list)
     _gap_from: int | None = None
+    _leak: str | None = None
     _untraced: str | None = None
     _started: float = field(default_factory=time.monotonic)
 
@@ -125,6 +126,7 @@ class CaseSearch:
         traced = self.prober.trace(self.case, cap=self.bounds.cap, steps=self.steps)
         self._untraced = traced.problem
         self._gap_from = traced.gap_from
+        self._leak = traced.leak
         curve = curve_through(traced.points) if traced.points else None
         guided = Guided(
             limit_bytes=self.device.limit_bytes,
@@ -182,6 +184,8 @@ class CaseSearch:
         if isinstance(strategy, Fastest):
             return throughput.describe() if throughput else "only one size could be timed"
         best = [probe for probe in self._probes if probe.microbatch == search.answer][-1]
+        if self._leak is not None:
+            return f"it fits {self.steps} steps, and no size fits for long. {self._leak}"
         if best.steps < self.steps:
             return f"the script ended after {best.steps} of {self.steps} steps: what later ones need was not seen"
         if best.steps and best.samples is not None and best.samples < best.steps * best.microbatch:

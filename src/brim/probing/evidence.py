@@ -12,6 +12,8 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+# What a training step may lack though it runs: it may come only every few steps.
+UPDATE = "optimizer step"
 # Which share of a batch's elements a module was given that got all of them in another shape: some may be cropped.
 _SAME_ELEMENTS = (0.9, 1.1)
 
@@ -66,7 +68,7 @@ class Evidence:
         if kind == "train":
             if not self.backward:
                 return "backward pass" if self.forward else "forward or backward pass"
-            return None if self.optimizer else "optimizer step"
+            return None if self.optimizer else UPDATE
         return None if self.forward else "forward pass of a module"
 
     def to_dict(self) -> dict[str, int]:
@@ -166,7 +168,9 @@ def wrong_size(batch: Any, size: int, make: Callable[[int], Any]) -> str | None:
         if (has_rows and grows) or (is_second and any(shape[1:2] == (1,) for shape in single)):
             return None
     listed = ", ".join(str(shape) for shape in shapes[:4])
-    return f"batch({size}) returned tensors of shape {listed}: none holds {size} samples"
+    most = max(shape[0] for shape in shapes)
+    end = f". If the data ends there, search up to it: cap={most} (--cap {most})" if 1 < most < size else ""
+    return f"batch({size}) returned tensors of shape {listed}: none holds {size} samples{end}"
 
 
 def _numbers_of_texts(value: Any) -> Iterator[int]:

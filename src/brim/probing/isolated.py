@@ -119,6 +119,7 @@ class IsolatedProber:
             slope=reply.message.get("slope", 1.0),
             expected=dict(reply.message.get("expected", ())),
             gap_from=reply.message.get("gap_from"),
+            leak=reply.message.get("leak"),
             problem=reply.message.get("problem"),
         )
 

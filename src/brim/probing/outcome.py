@@ -54,6 +54,7 @@ class Traced:
         slope: Measured bytes to expect for each traced one.
         expected: Bytes to expect of a process by microbatch, beside the baseline; empty where no allocator was asked.
         gap_from: Where sizes begin that need more memory than the largest that is expected to fit; None without any.
+        leak: What is wrong with a step that holds more each time; None where it does not.
     """
 
     baseline_bytes: int = 0
@@ -61,6 +62,7 @@ class Traced:
     slope: float = 1.0
     expected: Mapping[int, int] = field(default_factory=dict)
     gap_from: int | None = None
+    leak: str | None = None
     problem: str | None = None
 
 

@@ -229,7 +229,8 @@ class Server:
             self._emit({**traced, "problem": str(error)})
         else:
             traced["baseline_bytes"] = curve.around_bytes
-            learnt = {"points": sorted(curve.points.items()), "slope": curve.slope, "gap_from": curve.gap_from}
+            learnt = {"points": sorted(curve.points.items()), "slope": curve.slope}
+            learnt |= {"gap_from": curve.gap_from, "leak": curve.leak}
             is_asked = curve.grown and curve.gap_from is None
             self._emit({**traced, **learnt, "expected": curve.expected().points if is_asked else ()})
 

@@ -13,7 +13,7 @@ from typing import Any
 from brim.cases import Case
 from brim.devices import Meter
 from brim.findings import Race, Verdict
-from brim.probing.evidence import Evidence, collect, wrong_size
+from brim.probing.evidence import UPDATE, Evidence, collect, wrong_size
 from brim.probing.racing import run_race
 from brim.probing.verdicts import classify, describe
 from brim.workload import Workload, prepare
@@ -118,6 +118,11 @@ def _idle_message(lacking: str, kind: str, steps: int) -> str:
         "eval": "Call the model in it.",
         "generate": "Call the model in it.",
     }[kind]
+    if lacking == UPDATE:
+        advice = (
+            "Call optimizer.step() in it; if it steps only every few times, as with accumulation, run more steps: "
+            f'steps={4 * steps} (--steps {4 * steps}). Without an optimizer set kind = "eval".'
+        )
     return f"{steps} steps of kind {kind!r} ran without a single {lacking}, so nothing was measured. {advice}"
 
 

@@ -38,7 +38,7 @@ MAPPED_SLOPE = 1.01
 # What the allocator wastes is an accident of the heap, so that much more of it is expected than was seen, as a share.
 # Source: `benchmarks/replay.py`, where real runs mostly waste up to a half more than the replay.
 HEAP_DOUBT = 0.5
-# More than this, as a ratio, is no waste but what a process takes once, however large the batch: 64 MiB and more.
+# More than this at the smallest size, as a ratio, is no waste but what a process takes once, however large the batch.
 MOST_WASTE = 2.0
 # How far beyond the largest traced size memory is expected to grow as it does on average, as a ratio.
 _BEYOND = 64
@@ -48,7 +48,7 @@ FAR_APART = 2
 # Without a slope, the next size is this many times the last while memory is less than half full, else twice.
 GROWTH = 8
 # While nothing fits, the slope is taken to be this many times steeper, then this to the power of 4, of 13, of 40, …
-STEEPER = 1.045
+STEEPER = 1.1
 # The same without a curve: each probe tries one part in this many of the last.
 STEP_DOWN = 16
 
@@ -68,9 +68,11 @@ def expected_curve(traced: Mapping[int, int], *, waste: Mapping[int, int], unask
     ((8, 160), (32, 550))
     """
     sizes = sorted(traced)
-    seen = [
-        traced[size] + (1 + HEAP_DOUBT) * min(waste.get(size, 0), (MOST_WASTE - 1) * traced[size]) for size in sizes
-    ]
+    once_bytes = 0.0
+    if waste:
+        smallest = min(waste)
+        once_bytes = max(0.0, waste[smallest] - (MOST_WASTE - 1) * traced[smallest])
+    seen = [traced[size] + (1 + HEAP_DOUBT) * max(0.0, waste.get(size, 0) - once_bytes) for size in sizes]
     most, least = accumulate(seen, max), [*accumulate(reversed(seen), min)][::-1]
     expected = {size: int((high + low) / 2) for size, high, low in zip(sizes, most, least, strict=True)}
     largest = sizes[-1]
@@ -120,7 +122,7 @@ class Guided:
         if most < low + bounds.multiple_of:
             return None  # the traced bytes alone, without any waste, would not fit
         aim = (1 - margin) * self.limit_bytes
-        target = bounds.clamp(self._reach(known, low, aim))
+        target = bounds.clamp(min(self._reach(known, low, aim), self._reach_evenly(known, low, aim)))
         if high is not None and target >= high:
             target = self._below(known, low, high)
         elif target <= low:
@@ -171,9 +173,12 @@ class Guided:
     def _below(self, known: Known, low: int, high: int) -> int:
         """The line said that `high` fits and it did not: step back a little, then more, then halve what is left.
 
-        Where there is no line, or one through measured peaks alone that was drawn too far, halve at once.
+        Where there is no line, or one through measured peaks alone that was drawn too far, halve at once. Where equal
+        runs differ, stay near to what fitted: another that is out of memory tells nothing new.
         """
         peaks, is_far = dict(known.peaks), high > FAR_APART * low
+        if self._is_noisy and not is_far:
+            return known.bounds.clamp(low + (high - low) / 3)
         has_line = not is_far and self._measured_slope(peaks) is not None
         if self.curve is not None or has_line or high in peaks:
             num_failed = sum(not trial.fits and trial.microbatch <= NEARBY * high for trial in known.trials)
@@ -216,6 +221,18 @@ class Guided:
         if measured is None:
             return float(low * (GROWTH if peaks[low] < self.limit_bytes / 2 else 2))
         return min(low + (goal_bytes - peaks[low]) / measured, float(GROWTH * low), float(cap))
+
+    def _reach_evenly(self, known: Known, low: int, goal_bytes: float) -> float:
+        """Return what would be reached if all that was measured beside the first sample grew evenly with the batch.
+
+        Where equal runs differ, so do the sizes that the heap was asked about, and a line through two of them may be
+        flat by chance.
+        """
+        peak = dict(known.peaks).get(low)
+        if not self._is_noisy or self.curve is None or peak is None or low < 2:
+            return math.inf
+        each_bytes = (peak - self.baseline_bytes - self.curve.bytes_at(1)) / (low - 1)
+        return low + (goal_bytes - peak) / each_bytes if each_bytes > 0 else math.inf
 
     def _measured_slope(self, peaks: dict[int, int]) -> float | None:
         """Return bytes per sample through the largest size and the nearest that differs enough to be no noise."""

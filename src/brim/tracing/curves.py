@@ -16,6 +16,7 @@ from brim.forks import in_forks
 from brim.searching.curve import NEAR_GOAL, MemoryCurve, curve_through, next_to_trace
 from brim.searching.guided import HEAP_DOUBT, HEAP_SLOPE, LIVE_SLOPE, MAPPED_SLOPE, MOST_WASTE, expected_curve
 from brim.tracing.backing import Backing
+from brim.tracing.leaks import leak_of, steady_growth
 from brim.tracing.prediction import Prediction
 from brim.tracing.rehearsal import Rehearsal, Scratch
 from brim.tracing.runtime import runtime_here
@@ -39,6 +40,9 @@ _WORTH_A_LOOK = 1.25
 _TRACE_BYTES = 2**30
 # After how many seconds no further size is traced: a probe tells more by then.
 _ENOUGH_SECONDS = 30.0
+# How many times as large as what was traced a size may be for real steps at a share of it: memory may grow with the
+# square of the batch, so that a first guess is far above what fits.
+_MOST_REHEARSED = 8
 _NO_SCRATCH = Scratch(fixed_bytes=0)
 
 
@@ -55,6 +59,7 @@ class TracedCurve:
         unasked: Measured bytes to expect for each traced one where the allocator was not asked.
         slope: The same at the largest size that is expected to fit.
         gap_from: Where sizes begin that need more memory than the largest that is expected to fit; None without any.
+        leak: What is wrong with a step that holds more each time; None where it does not; on the CPU only.
     """
 
     baseline_bytes: int = 0
@@ -65,6 +70,7 @@ class TracedCurve:
     unasked: float = 1.0
     slope: float = 1.0
     gap_from: int | None = None
+    leak: str | None = None
 
     @property
     def around_bytes(self) -> int:
@@ -141,6 +147,7 @@ def trace_curve(
     trace_sizes = in_room if backed else _trace_here
     run = partial(trace_sizes, workload_class, case, steps=traced_steps)
     rehearsal, may_rehearse, started = None, backed, time.monotonic()
+    grows = False
     while len(curve.live) < MOST_POINTS:
         if len(curve.live) >= _FEWEST_POINTS and time.monotonic() - started > _ENOUGH_SECONDS:
             break
@@ -148,7 +155,9 @@ def trace_curve(
         if not sizes and rehearsal is None:
             break
         try:
-            curve.enter(run(sizes))
+            results = run(sizes)
+            curve.enter(results)
+            grows |= any(result.get("growth_bytes", 0) > 0 for result in results.values())
         except TraceError:
             if len(curve.live) < _FEWEST_POINTS:
                 raise
@@ -156,12 +165,15 @@ def trace_curve(
         if rehearsal is not None:
             curve.scratch = rehearsal.scratch()
             rehearsal = None
-        if may_rehearse and len(curve.live) >= _FEWEST_POINTS:
-            traced, goal = curve_through(curve.live), curve.goal(limit_bytes, cap)
+        goal = curve.goal(limit_bytes, cap)
+        if may_rehearse and len(curve.live) >= _FEWEST_POINTS and goal <= _MOST_REHEARSED * max(curve.live):
+            traced = curve_through(curve.live)
             rehearsal = Rehearsal.start(workload_class, case, traced, goal=goal, limit_bytes=limit_bytes)
             may_rehearse = False
     if rehearsal is not None:
         curve.scratch = rehearsal.scratch()
+    if grows:
+        (curve.leak,) = in_forks([partial(leak_of, workload_class, case, sorted(curve.live)[:2])])
     if curve.grown and time.monotonic() - started < _ENOUGH_SECONDS:
         _look_above(curve, limit_bytes, cap, run)
     if curve.grown and curve.gap_from is None:
@@ -260,6 +272,7 @@ def trace_with_backing(
     grown_bytes = peak_data_bytes() - meter.baseline_bytes if backing.is_complete else None
     return {
         "peak_bytes": traced.peak_bytes,
+        "growth_bytes": steady_growth(traced),
         "grown_bytes": grown_bytes,
         "once_bytes": backing.once_bytes,
         "shared_bytes": backing.shared_bytes,

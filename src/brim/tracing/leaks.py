@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -38,16 +38,16 @@ def check_leak(workload_class: type[Workload], case: Case, traces: Mapping[int, 
     Raises:
         TraceError: The step keeps memory; the message names the module that made it.
     """
-    if not any(_steady_growth(each) > 0 for each in traces.values()):
+    if not any(steady_growth(each) > 0 for each in traces.values()):
         return 0
     # A cycle of Python objects is held until the next collection, which may be many steps away, and is no leak.
     collecting = _collecting(workload_class)
     longer = [trace(collecting, case, size, steps=_LEAK_STEPS, capability=capability) for size in traces]
-    growth_bytes = [_steady_growth(each) for each in longer]
+    growth_bytes = [steady_growth(each) for each in longer]
     if _is_suspicious(growth_bytes):
         module = longer[0].record.held_longest()
         raise TraceError(
-            f"Every step holds {format_bytes(_steady_growth(longer[0]))} more than the one before at microbatch "
+            f"Every step holds {format_bytes(steady_growth(longer[0]))} more than the one before at microbatch "
             f"{longer[0].microbatch}, made in {module or 'the step itself'}: something keeps tensors, e.g. a list of "
             "losses or outputs. Keep loss.detach() or loss.item() instead, outside of the workload's step. Fill a "
             "queue of fixed length in `build`."
@@ -55,7 +55,22 @@ def check_leak(workload_class: type[Workload], case: Case, traces: Mapping[int, 
     return max(0, growth_bytes[0])
 
 
-def _steady_growth(traced: Trace) -> int:
+def leak_of(workload_class: type[Workload], case: Case, sizes: Sequence[int]) -> str | None:
+    """Return what is wrong with a step that keeps memory on the CPU; None where none is kept.
+
+    Args:
+        workload_class: What to trace.
+        case: The setting of the input shape.
+        sizes: Two microbatches, the smaller first.
+    """
+    try:
+        check_leak(workload_class, case, {size: trace(workload_class, case, size) for size in sizes}, None)
+    except TraceError as error:
+        return str(error)
+    return None
+
+
+def steady_growth(traced: Trace) -> int:
     """Return what every step but the first added to what was held, at least."""
     return min((after - before for before, after in pairwise(traced.held_bytes)), default=0)
 
