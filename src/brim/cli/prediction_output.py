@@ -81,4 +81,4 @@ def _print_prediction(console: Console, prediction: Predicted, microbatch: int |
 
 def print_gpus(gpus: Sequence[Gpu]) -> None:
     """Print the catalog."""
-    results_console().print(gpus_table(gpus))
+    results_console().print(gpus_table(gpus, width=results_console().width))

@@ -43,6 +43,8 @@ _BLOCKS = {
     "temporary": "▀",
 }
 _REST = "░"
+# Headings of the catalog on a narrow terminal, with units that its rows leave out.
+_BRIEF = {"capability": "sm", "float32": "fp32 TFLOPS", "float16": "fp16"}
 
 
 class Peak(Protocol):
@@ -235,22 +237,23 @@ def _block(kind: str, has_colors: bool) -> str:
     return _BLOCKS["parameters"] if has_colors else _BLOCKS[kind]
 
 
-def gpus_table(gpus: Sequence[Gpu]) -> Table:
-    """Return the catalog."""
+def gpus_table(gpus: Sequence[Gpu], *, width: int = _WHOLE_WIDTH) -> Table:
+    """Return the catalog; a narrow terminal does without what the names say already."""
+    is_whole = width >= _WHOLE_WIDTH
     table = Table(box=box.SIMPLE_HEAD)
-    for name in ("name", "GPU", "architecture"):
-        table.add_column(name)
+    for name in ("name", "GPU", "architecture") if is_whole else ("name",):
+        table.add_column(name, no_wrap=True)
     for name in ("memory", "capability", "bandwidth", "float32", "float16"):
-        table.add_column(name, justify="right")
+        table.add_column(name if is_whole else _BRIEF.get(name, name), justify="right", no_wrap=True)
+    unit = " TFLOPS" if is_whole else ""
     for gpu in gpus:
         table.add_row(
             gpu.name,
-            gpu.title,
-            gpu.architecture,
+            *((gpu.title, gpu.architecture) if is_whole else ()),
             format_bytes(gpu.memory_bytes),
             f"{gpu.capability[0]}.{gpu.capability[1]}",
             f"{(gpu.bandwidth_bytes_per_second or 0) / 1e9:,.0f} GB/s",
-            f"{(gpu.fp32_flops or 0) / 1e12:,.1f} TFLOPS",
-            "" if gpu.fp16_flops is None else f"{gpu.fp16_flops / 1e12:,.0f} TFLOPS",
+            f"{(gpu.fp32_flops or 0) / 1e12:,.1f}{unit}",
+            "" if gpu.fp16_flops is None else f"{gpu.fp16_flops / 1e12:,.0f}{unit}",
         )
     return table

@@ -67,6 +67,11 @@ def remarks(prediction: Searched, *, is_searched: bool = True, read: Container[s
             "What the step selects by values (masks, nonzero) was counted whole: with less selected, more fits; the "
             "upper bound is for next to nothing."
         )
+    if seen.records_graph:
+        told.append(
+            "The step holds activations for a backward pass that never comes: run it under torch.no_grad() or "
+            "torch.inference_mode(), and more fits."
+        )
     if seen.has_recurrence:
         told.append(
             "A recurrent layer runs: what cuDNN keeps for it is estimated by what it kept in 2017, so the bounds may "

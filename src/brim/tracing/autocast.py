@@ -45,14 +45,18 @@ _KEY = "AutocastCPU"
 
 
 @contextmanager
-def cuda_autocast_policy() -> Iterator[None]:
-    """Make `torch.autocast` on the CPU do what it does on CUDA, and `torch.autocast("cuda")` be that."""
+def cuda_autocast_policy(*, is_host_apart: bool) -> Iterator[None]:
+    """Make `torch.autocast` on the CPU do what it does on CUDA, and `torch.autocast("cuda")` be that.
+
+    Args:
+        is_host_apart: Whether `torch.autocast("cpu")` is for the host, and so for nothing that counts.
+    """
     library = torch.library.Library("aten", "IMPL")
     autocast = torch.amp.autocast_mode.autocast
     try:
         _register(library)
         with (
-            mock.patch.object(autocast, "__init__", _on_cpu(autocast.__init__)),
+            mock.patch.object(autocast, "__init__", _on_cpu(autocast.__init__, is_host_apart)),
             mock.patch.object(torch, "is_autocast_enabled", _asked_of_cpu(torch.is_autocast_enabled)),
             mock.patch.object(torch, "get_autocast_dtype", _dtype_in(torch.get_autocast_dtype)),
         ):
@@ -61,7 +65,7 @@ def cuda_autocast_policy() -> Iterator[None]:
         library._destroy()
 
 
-def _on_cpu(original: Callable[..., None]) -> Callable[..., None]:
+def _on_cpu(original: Callable[..., None], is_host_apart: bool) -> Callable[..., None]:
     def init(
         self: Any,
         device_type: str,
@@ -71,6 +75,8 @@ def _on_cpu(original: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         if device_type == "cuda" and dtype is None:
             dtype = torch.get_autocast_dtype("cuda")
+        if device_type == "cpu" and is_host_apart:  # what CUDA's does stays as it is
+            dtype, enabled = torch.get_autocast_dtype("cpu"), torch.is_autocast_enabled("cpu")
         original(self, "cpu" if device_type == "cuda" else device_type, dtype, enabled, cache_enabled)
 
     return init

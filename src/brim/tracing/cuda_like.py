@@ -7,6 +7,7 @@ autocast casts.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -24,7 +25,7 @@ from brim.tracing import packing, recurrence
 from brim.tracing.attention import attend
 from brim.tracing.autocast import cuda_autocast_policy
 from brim.tracing.gpu_questions import GpuAnswers, gpu_that_answers
-from brim.tracing.places import GPU, Places, named_device, on_cpu
+from brim.tracing.places import GPU, AllOnGpu, Places, named_device, on_cpu
 
 _ATTENTION = F.scaled_dot_product_attention
 
@@ -38,7 +39,8 @@ def as_on_cuda(capability: tuple[int, int], places: Places) -> Iterator[GpuAnswe
         places: Is told what goes to the GPU.
     """
     with ExitStack() as stack:
-        stack.enter_context(cuda_autocast_policy())
+        stack.enter_context(cuda_autocast_policy(is_host_apart=not isinstance(places, AllOnGpu)))
+        stack.enter_context(_no_flex_attention())
         answers = stack.enter_context(gpu_that_answers(capability))
         stack.enter_context(_cuda_dropout())
         for module in [module for name, module in sys.modules.items() if name.startswith("torch.optim.")]:
@@ -54,6 +56,30 @@ def as_on_cuda(capability: tuple[int, int], places: Places) -> Iterator[GpuAnswe
         stack.enter_context(recurrence.weights_in_one_buffer(places.has))
         stack.enter_context(functions)
         yield answers
+
+
+@contextmanager
+def _no_flex_attention() -> Iterator[None]:
+    """Refuse what would end the process where torch is built without CUDA."""
+
+    def refuse(*_: Any) -> None:
+        raise NotImplementedError(
+            "FlexAttention is not traced. Predict with F.scaled_dot_product_attention, in transformers "
+            "attn_implementation='sdpa'"
+        )
+
+    module = importlib.import_module("torch.nn.attention.flex_attention")
+    with mock.patch.object(module, "_validate_no_nested_tensors", refuse, create=True):
+        yield
+
+
+def _binary_cross_entropy(*args: Any, **kwargs: Any) -> torch.Tensor:
+    """Refuse what CUDA's autocast refuses: probabilities in half precision are too rough for it."""
+    if torch.is_autocast_enabled("cpu"):
+        raise RuntimeError(
+            "binary_cross_entropy and BCELoss are unsafe to autocast on CUDA: use binary_cross_entropy_with_logits"
+        )
+    return F.binary_cross_entropy(*args, **kwargs)
 
 
 @contextmanager
@@ -96,6 +122,7 @@ class _CudaFunctions(TorchFunctionMode):
             **packing.FUNCTIONS,
             **recurrence.FUNCTIONS,
             _ATTENTION: self.attend,
+            F.binary_cross_entropy: _binary_cross_entropy,
             torch.Tensor.to: self._to,
             torch.Tensor.cuda: self._to_gpu,
             torch.Tensor.cpu: self._to_host,

@@ -12,6 +12,7 @@ class Observed:
     Attributes:
         selects_all: Whether the step selects by values, which a trace does not have: all is counted, the most that it
             can be.
+        records_graph: Whether the step records a graph, and so holds activations, for a backward pass that never comes.
         has_recurrence: Whether a recurrent layer runs: what cuDNN keeps for it is estimated.
         token_stride: Of how many tokens of a long generation one is replayed.
         keeps_batch: Whether every step keeps its batch: with a new one each time, every step would hold more.
@@ -27,6 +28,7 @@ class Observed:
     """
 
     selects_all: bool = False
+    records_graph: bool = False
     has_recurrence: bool = False
     token_stride: int = 1
     keeps_batch: bool = False

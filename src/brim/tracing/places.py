@@ -158,13 +158,17 @@ def on_cpu(value: Any) -> Any:
 
 def named_device(value: Any) -> torch.device | None:
     """Return the device that a setting names, if it does."""
-    if isinstance(value, torch.device):
-        return GPU if value.type == GPU.type else value
-    if isinstance(value, str):
-        return GPU if value.startswith(GPU.type) else torch.device(value)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return GPU
-    return None
+    if isinstance(value, (str, torch.device)):
+        device = torch.device(value)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        device = torch.device(GPU.type, value)
+    else:
+        return None
+    if device.type != GPU.type:
+        return device
+    if device.index:
+        raise RuntimeError(f"{device} is another GPU, and one is predicted for: put all on self.device")
+    return GPU
 
 
 def _address(tensor: torch.Tensor) -> int:

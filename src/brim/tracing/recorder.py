@@ -26,7 +26,7 @@ from brim.tracing.kernels import (
 from brim.tracing.ledger import Ledger
 from brim.tracing.places import GPU, Places
 from brim.tracing.record import Phase
-from brim.tracing.selections import PUTS, places_of, select_all
+from brim.tracing.selections import PUTS, places_of, select_all, selects
 from brim.tracing.shortcuts import Shortcuts
 from brim.tracing.unknown import Values
 
@@ -143,7 +143,7 @@ class Recorder(TorchDispatchMode):
                 result, places = select_all(func, args)
                 if result is NotImplemented:
                     raise
-                self.selects_all = True
+                self.selects_all |= selects(func)
                 if is_counted:
                     self._enter_all(places)
         self.num_operations += 1

@@ -38,6 +38,11 @@ def select_all(func: Any, args: Sequence[Any]) -> tuple[Any, list[torch.Tensor]]
     return (NotImplemented, []) if selection is None else selection(*args)
 
 
+def selects(func: Any) -> bool:
+    """Return whether the size of what an operator returns depends on values."""
+    return func not in _SIZED
+
+
 def places_of(indices: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
     """Return the places that masks among indices stand for, as kernels list them: a row of numbers for each."""
     return [_nonzero(index) for index in indices if index is not None and index.dtype in _MASKS]
@@ -124,3 +129,5 @@ _SELECTIONS: Mapping[Any, Callable[..., tuple[Any, list[torch.Tensor]]]] = {
     _aten._ctc_loss_backward.default: _ctc_loss_backward,
     _aten._ctc_loss_backward.Tensor: _ctc_loss_backward,
 }
+# Those whose sizes follow from those of their arguments, though fake tensors have no kernel that says so.
+_SIZED = frozenset(func for func, select in _SELECTIONS.items() if select in (_ctc_loss, _ctc_loss_backward, _bincount))

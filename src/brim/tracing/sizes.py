@@ -107,6 +107,7 @@ class TracedSizes:
         done, is_training = "train" if self.has_backward else "eval", self.workload_class.kind == "train"
         return Observed(
             selects_all=any(traced.selects_all for traced in traces),
+            records_graph=not is_training and not self.has_backward and smallest.records_graph,
             has_recurrence=any(traced.has_recurrence for traced in traces),
             token_stride=max(traced.token_stride for traced in traces),
             keeps_batch=any(traced.keeps_batch for traced in traces),

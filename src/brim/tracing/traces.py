@@ -53,6 +53,7 @@ class Trace:
         held_bytes: What was live after each step.
         record: Every storage with its lifetime.
         selects_all: Whether something was selected by values, and so counted whole.
+        records_graph: Whether a module's result is part of a graph for a backward pass.
         has_recurrence: Whether a recurrent layer ran, whose cuDNN kernels keep what a trace does not show.
         token_stride: Of how many tokens of a long generation one was entered.
         batch_rows: Of the tensors in the batch, how long their first dimension is.
@@ -71,6 +72,7 @@ class Trace:
     held_bytes: tuple[int, ...]
     record: Record
     selects_all: bool = False
+    records_graph: bool = False
     has_recurrence: bool = False
     token_stride: int = 1
     batch_rows: tuple[int, ...] = ()
@@ -169,8 +171,9 @@ def _trace(
         watch = stack.enter_context(watched(ledger))
         if backing is not None:
             backing.begin_build()
-        built = _build_faked(workload_class, asked, device)
-        workload = built or _build_for_real(workload_class, asked, device, recorder, watch)
+        with _phase("__init__", values, hint=". Make things in `build`, where self.device and self.case are set"):
+            prepared = prepare(workload_class, asked, device)
+        workload = _build_faked(prepared) or _build_for_real(workload_class, asked, device, recorder, watch)
         for tensor in _fake_the_rest(workload, mode, ledger):
             if places is None or places.has(tensor):
                 ledger.enter(tensor)
@@ -206,6 +209,7 @@ def _trace(
         held_bytes=tuple(held_bytes),
         record=record,
         selects_all=recorder.selects_all,
+        records_graph=watch.records_graph,
         has_recurrence=watch.has_recurrence,
         token_stride=ledger.token_stride,
         batch_rows=batch_rows,
@@ -218,12 +222,11 @@ def _trace(
     )
 
 
-def _build_faked(workload_class: type[Workload], case: Case, device: torch.device) -> Workload | None:
+def _build_faked(workload: Workload) -> Workload | None:
     """Build on fake tensors; None where that fails."""
-    workload = prepare(workload_class, case, device)
     try:
         workload.build()
-    except Exception:  # noqa: BLE001  the user's code may raise anything; it is built for real then
+    except (Exception, SystemExit):  # noqa: BLE001  the user's code may raise anything; it is built for real then
         return None
     return workload
 
@@ -266,5 +269,7 @@ def _phase(name: str, values: Values, hint: str = "") -> Iterator[None]:
             raise values.refused[0]  # the workload took no notice
     except StopIteration as error:  # as a cause contextlib would take it for the error itself, and let it through
         raise TraceError(told(error, name)) from None
+    except SystemExit as error:
+        raise TraceError(f"{name} ends the program ({error}). Leave that out of the workload.") from error
     except Exception as error:
         raise TraceError(told(error, name, is_refused=bool(values.refused)) + hint) from error

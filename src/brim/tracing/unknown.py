@@ -27,7 +27,7 @@ _ARITHMETIC = (
 _QUESTIONS = "bool int index divmod rdivmod"
 _COMPARISONS = "lt le gt ge eq ne"
 # What keeps a number within bounds and only reckons with it, or sets a learning rate by it.
-_NEUTRAL = ("torch.optim._adafactor", "torch.optim.asgd", "torch.optim.lr_scheduler")
+_NEUTRAL = ("torch.optim._adafactor", "torch.optim.asgd", "torch.optim.lr_scheduler", "transformers.optimization")
 # Functions that ask whether numbers are finite, and what `torch._check_tensor_all` asks, each with its answer where all
 # is well.
 _ALL_IS_WELL: Mapping[Any, bool] = {
@@ -158,6 +158,8 @@ class Values:
             return 1.0 if is_neutral else NotImplemented
         if func in _ASK_WHETHER or tensor.dtype is torch.bool:
             frame = asking_frame()
+            if frame is not None and frame.f_globals.get("__name__") in _NEUTRAL:
+                return True
             answer = masks.answer(frame, self.is_given)
             if answer is None:
                 answer = self._questions.answer(frame, _HOW.get(func, How.CALLED))

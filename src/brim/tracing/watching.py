@@ -31,10 +31,12 @@ class Watch:
 
     Attributes:
         has_recurrence: Whether a recurrent layer ran.
+        records_graph: Whether a module's result is part of a graph for a backward pass.
     """
 
     def __init__(self, ledger: Ledger) -> None:
         self.has_recurrence = False
+        self.records_graph = False
         self._ledger = ledger
         self._names: dict[int, str] = {}
         self._stack: list[str] = []
@@ -72,7 +74,8 @@ class Watch:
     def num_updates(self, attributes: Mapping[str, Any]) -> int | None:
         """Return how often the optimizer that stepped least did so, of those that a workload has; None without any."""
         parts = [part for value in attributes.values() for part in parts_of(value)]
-        return min((self._updates[id(part)] for part in parts if isinstance(part, torch.optim.Optimizer)), default=None)
+        optimizers = [_innermost(part) for part in parts if isinstance(part, torch.optim.Optimizer)]
+        return min((self._updates[id(each)] for each in optimizers), default=None)
 
     def _name(self, root: nn.Module, attribute: str = "") -> None:
         for name, module in root.named_modules(prefix=attribute):
@@ -96,6 +99,7 @@ class Watch:
 
     def leaves(self, module: nn.Module, args: Any, output: Any) -> None:
         """A module's forward pass has ended."""
+        self.records_graph |= isinstance(output, torch.Tensor) and output.requires_grad
         self._ledger.run_module(self._stack.pop() if self._stack else "")
 
     def optimizer_starts(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -117,6 +121,13 @@ class Watch:
             self._mark_state(optimizer)
         self._updates[id(optimizer)] += 1
         self._ledger.phase = Phase.FORWARD
+
+
+def _innermost(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Return the optimizer that steps where others are wrapped around it, as Accelerate does."""
+    while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
+        optimizer = inner
+    return optimizer
 
 
 @contextmanager
