@@ -105,7 +105,7 @@ class Wrapper(torch.optim.Optimizer):
     """Is an optimizer by name and lets another step, as Accelerate's is."""
 
     def __init__(self, optimizer):
-        self.optimizer = optimizer
+        self.optimizer, self.param_groups, self.state = optimizer, optimizer.param_groups, optimizer.state
 
     def step(self, closure=None):
         self.optimizer.step(closure)
