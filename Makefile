@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
-JOBS   ?= 2
+# One more than cores: many tests wait for processes that they start.
+JOBS   ?= 3
 # Tests and benchmarks start thousands of processes: they share what is compiled.
 unexport PYTHONDONTWRITEBYTECODE
 

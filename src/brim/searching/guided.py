@@ -38,7 +38,8 @@ MAPPED_SLOPE = 1.01
 # What the allocator wastes is an accident of the heap, so that much more of it is expected than was seen, as a share.
 # Source: `benchmarks/replay.py`, where real runs mostly waste up to a half more than the replay.
 HEAP_DOUBT = 0.5
-# More than this at the smallest size, as a ratio, is no waste but what a process takes once, however large the batch.
+# More than this at the smallest size, as a ratio, is no waste but what a process takes once, however large the batch:
+# at larger sizes, as much of it is none either.
 MOST_WASTE = 2.0
 # How far beyond the largest traced size memory is expected to grow as it does on average, as a ratio.
 _BEYOND = 64
@@ -72,7 +73,11 @@ def expected_curve(traced: Mapping[int, int], *, waste: Mapping[int, int], unask
     if waste:
         smallest = min(waste)
         once_bytes = max(0.0, waste[smallest] - (MOST_WASTE - 1) * traced[smallest])
-    seen = [traced[size] + (1 + HEAP_DOUBT) * max(0.0, waste.get(size, 0) - once_bytes) for size in sizes]
+
+    def wasted(size: int) -> float:
+        return max(min(waste.get(size, 0), (MOST_WASTE - 1) * traced[size]), waste.get(size, 0) - once_bytes)
+
+    seen = [traced[size] + (1 + HEAP_DOUBT) * wasted(size) for size in sizes]
     most, least = accumulate(seen, max), [*accumulate(reversed(seen), min)][::-1]
     expected = {size: int((high + low) / 2) for size, high, low in zip(sizes, most, least, strict=True)}
     largest = sizes[-1]

@@ -59,7 +59,7 @@ class Scratch:
 
     Attributes:
         fixed_bytes: Whatever the batch.
-        each_bytes: For every sample of it; below 0 where these take less than was traced for their kind.
+        each_bytes: For every sample of it.
     """
 
     fixed_bytes: int = KERNEL_BYTES
@@ -117,25 +117,25 @@ class Rehearsal:
         """Return what kernels should take, after a second rehearsal where that may grow with the batch."""
         taken_bytes, each_bytes = self._kernel_bytes() or 0, 0.0
         larger = _LARGER * self.size
-        is_much = abs(taken_bytes) > max(KERNEL_BYTES, _WORTH_ANOTHER * self.live_bytes)
-        if is_much and larger <= self.goal * _MOST_SHARE:
+        if taken_bytes > max(KERNEL_BYTES, _WORTH_ANOTHER * self.live_bytes) and larger <= self.goal * _MOST_SHARE:
             more_bytes = self.start_at(larger)._kernel_bytes() or 0
-            each_bytes = (more_bytes - taken_bytes) / (larger - self.size)
-            # Less for every sample is believed only of kernels that take less than is known of their kind.
-            each_bytes = max(0.0 if taken_bytes > 0 else min(0.0, taken_bytes / self.size), each_bytes)
+            each_bytes = max(0.0, (more_bytes - taken_bytes) / (larger - self.size))
         fixed_bytes = taken_bytes - each_bytes * self.size
         return Scratch(
             fixed_bytes=max(KERNEL_BYTES, int((1 + KERNEL_DOUBT) * fixed_bytes)),
-            each_bytes=(1 + KERNEL_DOUBT if each_bytes > 0 else 1 - KERNEL_DOUBT) * each_bytes,
+            each_bytes=(1 + KERNEL_DOUBT) * each_bytes,
         )
 
     def _kernel_bytes(self) -> int | None:
-        """Wait for both and return by how much more, or less, the real process grew; None where either failed."""
+        """Wait for both and return by how much more the real process grew; None where either failed.
+
+        One that grew less is not believed: larger batches may run in other kernels.
+        """
         replayed = self.replayed.result()
         real = self.real.result(seconds=_LONGEST_SECONDS)
         if not isinstance(real, int) or not isinstance(replayed, int):
             return None
-        return real - replayed
+        return max(0, real - replayed)
 
 
 def _grown_by_running(workload_class: type[Workload], case: Case, size: int, limit_bytes: int) -> int:
