@@ -64,7 +64,8 @@ def leak_of(workload_class: type[Workload], case: Case, sizes: Sequence[int]) ->
         sizes: Two microbatches, the smaller first.
     """
     try:
-        check_leak(workload_class, case, {size: trace(workload_class, case, size) for size in sizes}, None)
+        traces = {size: trace(workload_class, case, size, steps=_LEAK_STEPS) for size in sizes}
+        check_leak(workload_class, case, traces, None)
     except TraceError as error:
         return str(error)
     return None

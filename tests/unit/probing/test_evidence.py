@@ -95,6 +95,11 @@ def test_a_second_dimension_that_only_happens_to_be_the_size_is_no_batch():
     assert "none holds 60 samples" in wrong_size(batch, 60, lambda size: batch)
 
 
+def test_a_batch_that_ends_with_its_data_is_told_with_the_cap_that_helps():
+    rows = torch.zeros(50, 3)
+    assert wrong_size(rows, 60, lambda size: rows).endswith("search up to it: cap=50 (--cap 50)")
+
+
 @pytest.mark.parametrize(
     ("feed", "seen"),
     [

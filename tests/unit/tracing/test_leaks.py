@@ -5,6 +5,7 @@ from torch import nn
 import brim
 from brim.cases import Case
 from brim.errors import TraceError
+from brim.tracing.leaks import leak_of
 from brim.tracing.sizes import TracedSizes
 
 
@@ -110,3 +111,10 @@ def test_a_step_that_keeps_its_batch_is_told_so():
     assert TracedSizes(KeepsInputs, Case(), capability=(8, 6)).observed().keeps_batch
     assert not TracedSizes(KeepsTheLast, Case(), capability=(8, 6)).observed().keeps_batch
     assert not TracedSizes(Train, Case(), capability=(8, 6)).observed().keeps_batch
+
+
+@pytest.mark.parametrize("kind", [Train, Eval])
+def test_a_leak_on_the_cpu_is_told_to_a_search_and_nothing_else_is(kind):
+    leaks, keeps = (type("Keeps", (kind,), {"keep": keep}) for keep in (keep_all, keep_the_last))
+    assert leak_of(leaks, Case(), (4, 8)).startswith("Every step holds")
+    assert leak_of(keeps, Case(), (4, 8)) is None
