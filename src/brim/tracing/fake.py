@@ -9,6 +9,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -22,6 +23,8 @@ from brim.tracing.unknown import CONCERNED, Values, forget, has_unknown
 # Up to this many elements, what is made on the host keeps its values: libraries ask for them.
 _KNOWN_ELEMENTS = 4096
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
+_LINEAR = F.linear
+_MATRIX_DIMS = 2
 _FACTORIES = frozenset(
     (
         torch.arange,
@@ -51,6 +54,7 @@ def fake_tensors(values: Values | None = None, *, on_cuda: bool = False) -> Iter
         mock.patch.object(fake_tensor, "CONSTANT_NUMEL_LIMIT", _KNOWN_ELEMENTS),
         # It draws again while values are out of bounds, and values are nobody's business here.
         mock.patch.object(nn.init, "_no_grad_trunc_normal_", _leave),
+        mock.patch.object(F, "linear", _linear),
         # What fails is told by whoever traces.
         mock.patch.object(fake_tensor.log, "disabled", new=True),
         # A copy of a module's tensors would copy their mode too, and every view of a stranger's tensor is a new one.
@@ -179,6 +183,17 @@ def _is_small(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[s
 
 def _leave(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     return tensor
+
+
+def _linear(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """Add the bias in place where real tensors would, and fakes would not.
+
+    Source: `linear` in torch's aten/src/ATen/native/Linear.cpp.
+    """
+    is_one_product = inputs.dim() == _MATRIX_DIMS or inputs.is_contiguous()
+    if bias is None or is_one_product or torch.is_autocast_enabled("cpu"):
+        return _LINEAR(inputs, weight, bias)
+    return torch.matmul(inputs, weight.t()).add_(bias)
 
 
 def _itself(mode: FakeTensorMode, memo: Mapping[int, Any]) -> FakeTensorMode:

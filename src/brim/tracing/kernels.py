@@ -26,16 +26,7 @@ _OPERANDS = {
 # The layouts that batch norm's kernels on the CPU know.
 _CONTIGUOUS = (torch.contiguous_format, torch.channels_last, torch.channels_last_3d)
 
-# Channels in one block of oneDNN's layout: nChw8c, and with AVX-512 nChw16c for more channels than that.
-_BLOCK = 8
-_WIDE_BLOCK = 16
-# oneDNN lays matrices out in rows of whole cache lines, one more where rows would repeat in the cache, and buffers in
-# whole pages. Source: `get_good_ld` and `set_offsets` in its src/cpu/rnn/rnn_utils.cpp.
-_CACHE_LINE_BYTES = 64
-_ALIASING_COLUMNS = 256
-_PAGE_BYTES = 4096
 FLOAT32_BYTES = 4
-_NUM_LSTM_GATES = 4
 
 
 def result_bytes(func: Any, args: Sequence[Any]) -> int | None:
@@ -44,42 +35,6 @@ def result_bytes(func: Any, args: Sequence[Any]) -> int | None:
     if position is None or (args[position] if len(args) > position else _MEAN) == 0:
         return None
     return int(args[0].numel() * args[0].element_size())
-
-
-def workspace_bytes(func: Any, args: Sequence[Any]) -> int:
-    """Return how much a CPU kernel keeps for its backward pass in the last of its results, which is empty on fakes.
-
-    oneDNN's LSTM keeps, of every step, the gates, the hidden state, and twice (of the step and the one before) the
-    states, the cells and the room for the gradients of both.
-    Source: `set_workspace_sizes` in oneDNN's src/cpu/rnn/rnn_utils.hpp, of a layer and a direction at a time.
-    """
-    if func is not _aten.mkldnn_rnn_layer.default or args[0].dtype is not torch.float32 or not torch.is_grad_enabled():
-        return 0
-    num_steps, num_samples, num_inputs = args[0].shape
-    num_hidden = args[5].shape[-1]
-    widest = _padded_columns(max(num_inputs, num_hidden))
-    num_rows = num_steps * num_samples
-    num_state_rows = 2 * (num_steps + 1) * num_samples
-    matrices = (
-        (num_rows, _padded_columns(_NUM_LSTM_GATES * num_hidden)),
-        (num_rows, _padded_columns(num_hidden)),
-        *[(num_state_rows, widest)] * 3,  # states, gradients of outputs, gradients of states
-        *[(num_state_rows, num_hidden)] * 2,  # cells, gradients of cells
-    )
-    return sum(round_up(rows * columns * FLOAT32_BYTES, _PAGE_BYTES) for rows, columns in matrices)
-
-
-def scratch_bytes(func: Any, args: Sequence[Any], result: Any) -> tuple[int, ...]:
-    """Return the sizes of what a CPU kernel holds at once beside its inputs and results, where it grows with the batch.
-
-    oneDNN's convolution copies its images into a layout of its own, in which channels come in blocks.
-    Source: the allocator's events of both operations as torch.profiler records them.
-    """
-    if func is _aten.convolution.default:
-        return _blocked(args[0], result)
-    if func is _aten.convolution_backward.default:
-        return _blocked(args[1], args[0])
-    return ()
 
 
 def operand_copies(func: Any, args: Sequence[Any]) -> tuple[int, ...]:
@@ -122,26 +77,6 @@ def batch_norm_scratch(func: Any, args: Sequence[Any]) -> tuple[int, ...]:
     gradient, inputs, wanted = args[0], args[1], args[9]
     is_alike = any(all(each.is_contiguous(memory_format=way) for each in (gradient, inputs)) for way in _CONTIGUOUS)
     return (inputs.numel() * inputs.element_size(),) if wanted[0] and is_alike else ()
-
-
-def _blocked(*images: torch.Tensor) -> tuple[int, ...]:
-    if any(image.dim() != 4 or image.is_contiguous(memory_format=torch.channels_last) for image in images):
-        return ()  # a single image, or a layout that oneDNN takes as it is
-    return tuple(_blocked_bytes(image) for image in images)
-
-
-def _blocked_bytes(image: torch.Tensor) -> int:
-    num_channels = image.shape[1]
-    is_wide = num_channels > _BLOCK and torch.backends.cpu.get_cpu_capability() == "AVX512"
-    block = _WIDE_BLOCK if is_wide else _BLOCK
-    padded = round_up(num_channels, block)
-    return image.numel() // max(num_channels, 1) * padded * image.element_size()
-
-
-def _padded_columns(num_columns: int) -> int:
-    line = _CACHE_LINE_BYTES // FLOAT32_BYTES
-    padded = round_up(num_columns, line)
-    return padded if padded % _ALIASING_COLUMNS else padded + line
 
 
 def round_up(value: int, unit: int) -> int:

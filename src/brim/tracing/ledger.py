@@ -6,6 +6,7 @@ import functools
 import weakref
 from collections.abc import Container, Iterator, Sequence
 from itertools import groupby, pairwise
+from typing import Any
 
 import torch
 
@@ -100,14 +101,23 @@ class Ledger:
 
     def drop_cache(self) -> None:
         """Note that torch gives all the memory that it has cached back."""
-        self._sum = None
+        self._end_sum()
         number = len(self._storages)
         self._storages.append(Storage(num_bytes=0, phase=self.phase, module=self.module))
         self._events.append((number, 0))
         self._cache_drops.add(number)
 
-    def enter(self, tensor: torch.Tensor, num_bytes: int | None = None, *, kind: str | None = None) -> None:
-        """Enter a tensor's storage, unless it is there already."""
+    def enter(
+        self, tensor: torch.Tensor, num_bytes: int | None = None, *, kind: str | None = None, in_place_of: Any = None
+    ) -> None:
+        """Enter a tensor's storage, unless it is there already.
+
+        Args:
+            tensor: Whose storage.
+            num_bytes: How large it is; None for as large as it says.
+            kind: What it is for; None for what its phase tells.
+            in_place_of: A gradient whose place it takes if that dies at once; None for a place of its own.
+        """
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self.alive:
@@ -128,8 +138,12 @@ class Ledger:
         )
         if num_bytes:
             self._events.append((number, num_bytes))
-        self.alive[key] = (number, num_bytes, self._backing.take(num_bytes) if self._backing else None)
         self._watched[key] = weakref.ref(storage, functools.partial(self._leave, key))
+        self.alive[key] = (number, num_bytes, None)
+        if in_place_of is not None and self._may_take_place(in_place_of, tensor):
+            self._sum = (in_place_of.untyped_storage()._cdata, key, self.peak_bytes)
+        else:
+            self._back(key)
         self.live_bytes += num_bytes
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
 
@@ -166,19 +180,30 @@ class Ledger:
 
     def begin_operation(self) -> None:
         """Note that an operation runs: a gradient that dies from now on was not added to in place."""
-        self._sum = None
+        self._end_sum()
 
-    def expect_sum(self, gradient: torch.Tensor, result: torch.Tensor, peak_before: int) -> None:
-        """Note that autograd adds two gradients of one tensor.
+    def _may_take_place(self, gradient: torch.Tensor, result: torch.Tensor) -> bool:
+        """Return whether a sum of two gradients of one tensor may take the place of the first.
 
-        It adds to the first in place if nobody else holds it and it is no view, but on fake tensors it never does. So
-        the sum takes the place of a gradient that dies at once.
+        Autograd adds to the first in place if nobody else holds it and it is no view, but never on fake tensors.
+        So the sum takes the place of a gradient that dies at once.
         Source: `can_accumulate_inplace` in torch's torch/csrc/autograd/input_buffer.cpp.
         """
         keys = gradient.untyped_storage()._cdata, result.untyped_storage()._cdata
         sizes = [self.alive[key][1] for key in keys if key in self.alive]
-        if sizes == [result.nbytes] * 2 and result.nbytes and not gradient._is_view() and not torch.is_grad_enabled():
-            self._sum = (*keys, peak_before)
+        is_whole = sizes == [result.nbytes] * 2 and result.nbytes > 0
+        return is_whole and not gradient._is_view() and not torch.is_grad_enabled()
+
+    def _end_sum(self) -> None:
+        """Note that no gradient died of which a sum would have taken the place: it has its own."""
+        if self._sum is not None:
+            self._back(self._sum[1])
+            self._sum = None
+
+    def _back(self, key: int) -> None:
+        if self._backing is not None and key in self.alive:
+            number, num_bytes, _ = self.alive[key]
+            self.alive[key] = (number, num_bytes, self._backing.take(num_bytes))
 
     def enter_workspace(self, workspace: Workspace, num_bytes: int) -> None:
         """Enter what a library takes and gives back within an operation, after its results were made."""
@@ -201,17 +226,24 @@ class Ledger:
         self._events += [*zip(numbers, sizes, strict=True), *((number, 0) for number in numbers)]
         self.peak_bytes = max(self.peak_bytes, self.live_bytes + sum(sizes))
         if self.is_backed:
-            self.hold_for_a_moment(sizes)
+            self.let_go(self.hold(sizes))
 
-    def hold_for_a_moment(self, sizes: Sequence[int]) -> None:
-        """Hold real memory for what a kernel takes and gives back; it is not entered."""
+    def hold(self, sizes: Sequence[int]) -> list[tuple[int, int | None]]:
+        """Hold real memory for what a kernel takes; it is counted, but entered nowhere."""
         assert self._backing is not None
-        self.peak_bytes = max(self.peak_bytes, self.live_bytes + sum(sizes))
-        for address in [self._backing.take(num_bytes) for num_bytes in sizes]:
+        self.live_bytes += sum(sizes)
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+        return [(num_bytes, self._backing.take(num_bytes)) for num_bytes in sizes]
+
+    def let_go(self, held: Sequence[tuple[int, int | None]]) -> None:
+        """Give back what was held, the last first."""
+        assert self._backing is not None
+        for num_bytes, address in reversed(held):
+            self.live_bytes -= num_bytes
             self._backing.give_back(address)
 
     def _take_place(self, gradient: int, summed: int) -> None:
-        number, num_bytes, address = self.alive[summed]
+        number, num_bytes, _ = self.alive[summed]
         self.alive[summed] = self.alive.pop(gradient)
         self._storages.pop()  # the sum's own: it was the last to be made
         birth = len(self._events) - 1
@@ -219,8 +251,6 @@ class Ledger:
             birth -= 1
         del self._events[birth]
         self.live_bytes -= num_bytes
-        if self._backing is not None:
-            self._backing.give_back(address)
 
     def _leave(self, key: int, _storage: object) -> None:
         del self._watched[key]

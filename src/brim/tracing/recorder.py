@@ -19,11 +19,10 @@ from brim.tracing.kernels import (
     batch_norm_scratch,
     operand_copies,
     result_bytes,
-    scratch_bytes,
     softmax_scratch,
-    workspace_bytes,
 )
 from brim.tracing.ledger import Ledger
+from brim.tracing.onednn import convolution_passes, workspace_bytes
 from brim.tracing.places import GPU, Places
 from brim.tracing.record import Phase
 from brim.tracing.selections import PUTS, places_of, select_all, selects
@@ -151,18 +150,29 @@ class Recorder(TorchDispatchMode):
             self._tell(self.num_operations)
         if self._places is not None and (not is_counted or (args and result is args[0])):
             return result  # on the host, or written in place
+        if self.ledger.is_backed:
+            self._enter_passes(func, args, result)
         self._enter_results(func, args, result, by_autograd=by_autograd)
-        self._enter_scratch(func, args, result)
+        self._enter_scratch(func, args)
         return result
+
+    def _enter_passes(self, func: Any, args: tuple[Any, ...], result: Any) -> None:
+        """Enter what a convolution made, with real memory for what it copies meanwhile."""
+        ledger = self.ledger
+        for each in convolution_passes(func, args, result):
+            of_inputs, of_result = ledger.hold(each.of_inputs), ledger.hold(each.of_result)
+            ledger.let_go(of_inputs)
+            again = ledger.hold(each.again)
+            ledger.enter(each.result)
+            ledger.let_go([*of_result, *again])
 
     def _enter_results(self, func: Any, args: tuple[Any, ...], result: Any, *, by_autograd: bool) -> None:
         """Enter what an operation made, unless it is there already."""
         ledger = self.ledger
         if isinstance(result, torch.Tensor):
-            peak_before = ledger.peak_bytes
-            ledger.enter(result, result_bytes(func, args), kind="inputs" if self._is_moved(func) else None)
-            if func is _ADD and by_autograd:
-                ledger.expect_sum(args[0], result, peak_before)
+            gradient = args[0] if func is _ADD and by_autograd else None
+            kind = "inputs" if self._is_moved(func) else None
+            ledger.enter(result, result_bytes(func, args), kind=kind, in_place_of=gradient)
         elif isinstance(result, (tuple, list)):
             if self._capability is None and (workspace := workspace_bytes(func, args)):
                 ledger.enter(result[-1], workspace)
@@ -172,11 +182,9 @@ class Recorder(TorchDispatchMode):
                 elif isinstance(item, (tuple, list)):
                     self._enter_all([inner for inner in item if isinstance(inner, torch.Tensor)])
 
-    def _enter_scratch(self, func: Any, args: tuple[Any, ...], result: Any) -> None:
+    def _enter_scratch(self, func: Any, args: tuple[Any, ...]) -> None:
         """Enter what kernels and their libraries take within an operation, after its results were made."""
         ledger = self.ledger
-        if ledger.is_backed:
-            ledger.hold_for_a_moment(scratch_bytes(func, args, result))
         ledger.take_for_a_moment(operand_copies(func, args))
         if self._capability is None:
             ledger.take_for_a_moment(batch_norm_scratch(func, args))
