@@ -21,7 +21,12 @@ from brim.searching.known import Known
 CLOSE_ENOUGH = 0.01
 # By how much what the heap wastes differs between equal runs, as a share of it, where that is more than the noise.
 # Source: `benchmarks/guided.py`, where sizes that ran twice differed by up to a third of it.
-WASTE_NOISE = 0.25
+WASTE_NOISE = 1 / 3
+# Where equal runs differ, a search ends within so many times what is left free for that: a run that took as much less
+# than another as equal ones may was aimed right, and a larger size would only be one more chance of an OOM.
+NOISY_CLOSE = 3
+# There a size that fitted with room to spare may have had luck, so the next goes this share of the way that is left.
+NOISY_STEP = 0.5
 # After an OOM that the line did not foresee, the next size lies this share below the one that failed; after every
 # other nearby, so many times the share of the last.
 STEP_BACK = 0.04
@@ -37,7 +42,7 @@ HEAP_SLOPE = 1.2
 MAPPED_SLOPE = 1.01
 # What the allocator wastes is an accident of the heap, so that much more of it is expected than was seen, as a share.
 # Source: `benchmarks/replay.py`, where real runs mostly waste up to a half more than the replay.
-HEAP_DOUBT = 0.15
+HEAP_DOUBT = 0.25
 # More than this at the smallest size, as a ratio, is no waste but what a process takes once, however large the batch:
 # at larger sizes, as much of it is none either.
 MOST_WASTE = 2.0
@@ -119,14 +124,15 @@ class Guided:
         if low == bounds.largest or (high is not None and high - low <= self._resolution(known, high)):
             return None
         margin = self._margin(known)
-        # A second size was aimed by what the first needed: where it ended lower than that, it did by luck.
-        close = (3 if self._is_noisy and len(known.peaks) > 1 else 2) * margin
+        close = (NOISY_CLOSE if self._is_noisy else 2) * margin
         if dict(known.peaks).get(low, 0) >= (1 - close) * self.limit_bytes:
             return None
         most = self._reach(known, low, self.limit_bytes, slope=1.0)
         if most < low + bounds.multiple_of:
             return None  # the traced bytes alone, without any waste, would not fit
         aim = (1 - margin) * self.limit_bytes
+        if self._is_noisy and self.curve is not None:
+            aim -= (1 - NOISY_STEP) * (aim - dict(known.peaks).get(low, aim))
         target = bounds.clamp(min(self._reach(known, low, aim), self._reach_evenly(known, low, aim)))
         if high is not None and target >= high:
             target = self._below(known, low, high)

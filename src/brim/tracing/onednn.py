@@ -1,4 +1,4 @@
-"""What oneDNN, the library of torch's convolutions and LSTMs on the CPU, takes beside inputs and results."""
+"""What oneDNN takes beside inputs and results: torch's library on the CPU for convolutions, LSTMs and bfloat16."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from brim.tracing.kernels import FLOAT32_BYTES, round_up
 
 _aten = torch.ops.aten
-# Channels in one block of oneDNN's layout: nChw8c, and with AVX-512 nChw16c for more channels than that.
+# Channels in one block of oneDNN's layout: nChw8c, and with AVX-512 nChw16c.
 _BLOCK = 8
 _WIDE_BLOCK = 16
 # Images of so few channels are no reason for a copy in the gradient of the weights.
@@ -23,6 +23,8 @@ _CACHE_LINE_BYTES = 64
 _ALIASING_COLUMNS = 256
 _PAGE_BYTES = 4096
 _NUM_LSTM_GATES = 4
+# Matrix products, and where the first of their two operands is.
+_PRODUCTS = {_aten.mm.default: 0, _aten.addmm.default: 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,54 +47,81 @@ class Pass:
 def convolution_passes(func: Any, args: Sequence[Any], result: Any) -> Iterator[Pass]:
     """Yield the passes of a convolution that copies images into a layout in which channels come in blocks.
 
+    A transposed one is a convolution from its results to its inputs, run backwards.
     Source: the allocator's events of both operations as torch.profiler records them.
     """
     if func is _aten.convolution.default:
-        inputs, weights, _, stride, _, _, is_transposed, *_ = args
-        if _are_copied(inputs, result):
-            yield _pass_of_images(inputs, weights, result, spreads=is_transposed and _is_strided(stride))
-    elif func is _aten.convolution_backward.default:
-        gradient, inputs, weights, _, stride, _, _, is_transposed, _, _, (of_inputs, of_weights, _) = args
-        if not _are_copied(gradient, inputs):
+        images, weights, _, stride, _, _, is_transposed, _, num_groups = args
+        if not _are_copied(images, result):
             return
-        if of_inputs:
-            yield _pass_of_images(gradient, weights, result[0], spreads=not is_transposed and _is_strided(stride))
+        spreads = num_groups == 1 and _is_strided(stride)
+        yield _backwards(images, weights, result, spreads) if is_transposed else _forwards(images, weights, result)
+    elif func is _aten.convolution_backward.default:
+        gradient, images, weights, _, stride, _, _, is_transposed, _, num_groups, (of_images, of_weights, _) = args
+        if not _are_copied(gradient, images):
+            return
+        spreads = num_groups == 1 and _is_strided(stride)
+        if of_images and is_transposed:
+            yield _forwards(gradient, weights, result[0])
+        elif of_images:
+            yield _backwards(gradient, weights, result[0], spreads)
         if of_weights:
-            images = [gradient, *([inputs] if inputs.shape[1] > _FEW_CHANNELS else [])]
-            yield Pass(result[1], tuple(_blocked_bytes(each) for each in images), (result[1].nbytes,))
+            if is_transposed:
+                copies = (*_copy_of_inputs(gradient), _blocked_bytes(images))
+            else:
+                copies = (_blocked_bytes(gradient), *_copy_of_inputs(images))
+            yield Pass(result[1], copies, (result[1].nbytes,))
 
 
-def _pass_of_images(inputs: torch.Tensor, weights: torch.Tensor, result: torch.Tensor, *, spreads: bool) -> Pass:
-    """Return a pass from images to images; one that spreads its inputs over more pixels copies its result twice."""
-    is_blocked = inputs.shape[1] >= _block(inputs)
-    return Pass(
-        result,
-        of_inputs=(*([_blocked_bytes(inputs)] if is_blocked else []), weights.nbytes),
-        of_result=(result.nbytes if spreads else _blocked_bytes(result),),
-        again=(result.nbytes,) if spreads else (),
-    )
+def _copy_of_inputs(images: torch.Tensor) -> tuple[int, ...]:
+    """Return what the gradient of the weights copies of a convolution's inputs."""
+    num_channels = images.shape[1]
+    if num_channels <= _FEW_CHANNELS:
+        return ()
+    return (_blocked_bytes(images, _BLOCK if num_channels <= _BLOCK else None),)
+
+
+def _forwards(inputs: torch.Tensor, weights: torch.Tensor, outputs: torch.Tensor) -> Pass:
+    """Return the pass from inputs to outputs."""
+    copies = (_blocked_bytes(inputs),) if inputs.shape[1] >= _block() else ()
+    return Pass(outputs, (*copies, weights.nbytes), (_blocked_bytes(outputs),))
+
+
+def _backwards(outputs: torch.Tensor, weights: torch.Tensor, inputs: torch.Tensor, spreads: bool) -> Pass:
+    """Return the pass from outputs to inputs; where it spreads them over more pixels it has the layout NHWC."""
+    if not spreads:
+        return Pass(inputs, (_blocked_bytes(outputs), weights.nbytes), (_blocked_bytes(inputs),))
+    again = (inputs.nbytes,) if inputs.shape[1] > 1 else ()
+    return Pass(inputs, (outputs.nbytes, weights.nbytes), (inputs.nbytes,), again)
 
 
 def _are_copied(*images: torch.Tensor) -> bool:
     """Return whether these are batches of images in a layout that oneDNN does not take as it is."""
-    return all(
-        image.dim() == _IMAGE_DIMS and not image.is_contiguous(memory_format=torch.channels_last) for image in images
-    )
+    return all(image.dim() == _IMAGE_DIMS and image.is_contiguous() for image in images)
 
 
 def _is_strided(stride: Sequence[int]) -> bool:
     return any(each > 1 for each in stride)
 
 
-def _block(image: torch.Tensor) -> int:
-    is_wide = image.shape[1] > _BLOCK and torch.backends.cpu.get_cpu_capability() == "AVX512"
-    return _WIDE_BLOCK if is_wide else _BLOCK
+def _block() -> int:
+    return _WIDE_BLOCK if torch.backends.cpu.get_cpu_capability() == "AVX512" else _BLOCK
 
 
-def _blocked_bytes(image: torch.Tensor) -> int:
+def _blocked_bytes(image: torch.Tensor, block: int | None = None) -> int:
     num_channels = image.shape[1]
-    padded = round_up(num_channels, _block(image))
-    return image.numel() // max(num_channels, 1) * padded * image.element_size()
+    return image.nbytes // max(num_channels, 1) * round_up(num_channels, block or _block())
+
+
+def product_scratch(func: Any, args: Sequence[Any]) -> tuple[int, ...]:
+    """Return what a product in bfloat16 takes where the processor cannot compute in it: its result in float32.
+
+    Source: the allocator's events as torch.profiler records them, on a processor with AVX-512 and without bfloat16.
+    """
+    first = _PRODUCTS.get(func)
+    if first is None or args[first].dtype is not torch.bfloat16 or torch.cpu._is_avx512_bf16_supported():
+        return ()
+    return (args[first].shape[0] * args[first + 1].shape[1] * FLOAT32_BYTES,)
 
 
 def workspace_bytes(func: Any, args: Sequence[Any]) -> int:

@@ -22,7 +22,7 @@ from brim.tracing.kernels import (
     softmax_scratch,
 )
 from brim.tracing.ledger import Ledger
-from brim.tracing.onednn import convolution_passes, workspace_bytes
+from brim.tracing.onednn import convolution_passes, product_scratch, workspace_bytes
 from brim.tracing.places import GPU, Places
 from brim.tracing.record import Phase
 from brim.tracing.selections import PUTS, places_of, select_all, selects
@@ -185,6 +185,8 @@ class Recorder(TorchDispatchMode):
     def _enter_scratch(self, func: Any, args: tuple[Any, ...]) -> None:
         """Enter what kernels and their libraries take within an operation, after its results were made."""
         ledger = self.ledger
+        if ledger.is_backed:
+            ledger.let_go(ledger.hold(product_scratch(func, args)))
         ledger.take_for_a_moment(operand_copies(func, args))
         if self._capability is None:
             ledger.take_for_a_moment(batch_norm_scratch(func, args))

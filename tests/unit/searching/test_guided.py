@@ -60,7 +60,7 @@ def test_with_a_curve_it_needs_few_probes_and_at_most_one_oom(slope, fixed, over
     slope=st.floats(1_000, 10_000_000),
     waste=st.floats(0.0, 0.3),
     expected_more=st.floats(0.02, 0.25),
-    luck=st.lists(st.floats(-0.01, 0.01), min_size=3, max_size=3),
+    luck=st.lists(st.floats(-0.01, 0.01), min_size=4, max_size=4),
 )
 @settings(max_examples=300)
 def test_where_equal_runs_differ_it_leaves_as_much_free_and_meets_no_oom(slope, waste, expected_more, luck):
@@ -83,9 +83,10 @@ def test_where_equal_runs_differ_it_leaves_as_much_free_and_meets_no_oom(slope, 
         assert peak <= LIMIT
         asks.append(ask.microbatch)
         search.tell(ask.microbatch, fits=True, peak_bytes=peak)
-    assert len(asks) <= 3
     assert search.confirmed
-    assert expected_peak(search.answer + 1) >= 0.935 * LIMIT
+    # Within 7.5% of the limit, or as much as the heap wastes.
+    wasted = waste * slope * search.answer
+    assert 1.02 * expected_peak(search.answer + 1) + max(0.075 * LIMIT, wasted) >= LIMIT
 
 
 @given(slope=st.floats(1_000, 100_000_000), fixed=st.integers(0, 1_000_000_000))
