@@ -28,6 +28,11 @@ WORKLOADS = {
     "workloads.py:ConvNet": (170, 620, 680),
     "workloads.py:LongAttention": (32, 80, 130),
     "workloads.py:EmbeddingMlp": (275, 1000, 2200),
+    "nets.py:Pyramid": (25, 50, 75),
+    "nets.py:ResNet": (8, 16, 24),
+    "nets.py:UNet": (6, 11, 16),
+    "nets.py:AutoEncoder": (1000, 2000, 2900),
+    "nets.py:Encoder": (20, 40, 60),
 }
 NUM_STEPS = 3
 MEBIBYTE = 2**20
@@ -57,15 +62,15 @@ def compare(address: str, sizes: list[int]) -> list[dict[str, Any]]:
 
     rows = []
     for size in sizes:
-        (traced,) = in_forks([partial(trace_with_backing, workload_class, Case({}), size, NUM_STEPS, LIMIT_BYTES)])
+        (traced,) = in_forks([partial(trace_with_backing, workload_class, Case({}), size, NUM_STEPS, LIMIT_BYTES, 0)])
         (real,) = in_forks([partial(run, size)])
         rows.append(
             {
                 "workload": address,
                 "microbatch": size,
                 "live_bytes": traced["peak_bytes"],
-                "replayed_bytes": traced["grown_bytes"],
-                "real_bytes": real["peak_bytes"] - baseline_bytes,
+                "replayed_bytes": traced["grown_bytes"] - traced["once_bytes"],
+                "real_bytes": real["peak_bytes"] - baseline_bytes - traced["once_bytes"],
             }
         )
     return rows

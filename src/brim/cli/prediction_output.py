@@ -70,8 +70,9 @@ def _print_prediction(console: Console, prediction: Predicted, microbatch: int |
     console.print(memory_table(prediction, sizes, has_colors=has_colors, width=console.width))
     for remark in remarks(prediction, is_searched=microbatch is None, read=read):
         console.print(Text(remark))
-    console.print(legend(prediction.breakdown(shown), shown, has_colors=has_colors))
-    console.print(modules_table(prediction.largest_modules(shown), shown))
+    held = prediction.breakdown(shown)
+    console.print(legend(held, shown, has_colors=has_colors))
+    console.print(modules_table(prediction.largest_modules(shown), shown, total_bytes=sum(held.values())))
     advice = prediction.remedy(shown)
     if advice is not None:
         lacks = f"lacks {format_bytes(prediction.missing_bytes(shown))}"

@@ -201,13 +201,16 @@ def legend(held: Mapping[str, int], microbatch: int, *, has_colors: bool = True)
     )
 
 
-def modules_table(held: Mapping[str, int], microbatch: int) -> Table:
-    """Return the modules that hold most at the peak."""
+def modules_table(held: Mapping[str, int], microbatch: int, *, total_bytes: int) -> Table:
+    """Return the modules that hold most at the peak, and what all others hold together."""
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("module")
     table.add_column(f"holds at the peak of {microbatch:,}", justify="right")
     for name, num_bytes in held.items():
         table.add_row(escape(name), format_bytes(num_bytes))
+    others_bytes = total_bytes - sum(held.values())
+    if others_bytes > 0:
+        table.add_row(Text("(all others)", "dim"), format_bytes(others_bytes))
     return table
 
 

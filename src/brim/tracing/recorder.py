@@ -35,7 +35,13 @@ _INDEX_PUT = torch.ops.aten.index_put.default
 _TO_COPY = torch.ops.aten._to_copy.default
 # After how many operations a long trace says that it goes on: two seconds or so.
 _TOLD_OPERATIONS = 16_384
+# After how many it is taken for one that does not end: minutes, and a hundred times what large models take.
+MOST_OPERATIONS = 5_000_000
 _AUTOGRAD_CALL = _engine_run_backward.__code__
+
+
+class NoEndError(RuntimeError):
+    """So many operations ran that there is no end to be seen."""
 
 
 class Recorder(TorchDispatchMode):
@@ -146,6 +152,8 @@ class Recorder(TorchDispatchMode):
                 if is_counted:
                     self._enter_all(places)
         self.num_operations += 1
+        if self.num_operations > MOST_OPERATIONS:
+            raise NoEndError
         if self._tell is not None and self.num_operations % _TOLD_OPERATIONS == 0:
             self._tell(self.num_operations)
         if self._places is not None and (not is_counted or (args and result is args[0])):

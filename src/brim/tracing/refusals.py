@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from brim.tracing.questions import EndlessLoopError
+from brim.tracing.recorder import MOST_OPERATIONS, NoEndError
 from brim.tracing.unknown import UnknownNumber
 from brim.workload import Workload
 
@@ -82,6 +83,11 @@ def _not_on_fakes(error: Exception, phase: str, *, is_refused: bool) -> str | No
         return (
             f"{where} is the only way out of its loop and asks for a tensor's value, which a trace does not have. End "
             f"the loop at the longest length as well, e.g. `for _ in range(max_new_tokens):`."
+        )
+    if isinstance(error, NoEndError):
+        return (
+            f"{where} runs after {MOST_OPERATIONS:,} operations, and there is no end to be seen. If it is a loop, give "
+            f"it an end in the workload's {phase}, such as one pass over the batch."
         )
     if isinstance(error, DataDependentOutputException) and _is_optimizers(error):
         return (

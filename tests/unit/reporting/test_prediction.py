@@ -1,3 +1,4 @@
+import re
 from dataclasses import dataclass
 
 import pytest
@@ -89,7 +90,13 @@ def test_without_colours_every_kind_has_a_block_of_its_own():
 
 def test_the_figures_say_which_microbatch_they_belong_to():
     assert legend(HELD, 1432).plain.startswith("At 1,432: ")
-    assert "of 1,432" in _shown(modules_table({"0": GIB}, 1432))
+    assert "of 1,432" in _shown(modules_table({"0": GIB}, 1432, total_bytes=GIB))
+
+
+def test_what_is_in_no_row_of_the_modules_has_one_of_its_own():
+    shown = _shown(modules_table({"0": GIB}, 8, total_bytes=3 * GIB))
+    assert re.search(r"\(all others\) +2.00 GiB", shown)
+    assert "all others" not in _shown(modules_table({"0": GIB}, 8, total_bytes=GIB))
 
 
 def test_of_one_size_the_table_says_whether_it_fits():

@@ -7,7 +7,7 @@ from torch import nn
 import brim
 from brim.devices.catalog import Gpu
 from brim.errors import TraceError
-from brim.tracing import predict
+from brim.tracing import predict, recorder
 
 SMALL = Gpu(name="small", memory_bytes=2 * 2**30, capability=(8, 6))
 
@@ -115,3 +115,14 @@ def test_lazy_modules_and_nested_tensors_are_told_with_what_to_use_instead():
         predict(Lazy, gpu=SMALL)
     with pytest.raises(TraceError, match="Nested tensors are not traced"):
         predict(Nested, gpu=SMALL)
+
+
+def test_a_step_without_an_end_is_told(monkeypatch):
+    class Loops(Mlp):
+        def step(self, batch):
+            while True:
+                self.model(batch)
+
+    monkeypatch.setattr(recorder, "MOST_OPERATIONS", 2000)
+    with pytest.raises(TraceError, match=r"\(self.model\(batch\)\) runs after .* operations.*give it an end"):
+        predict(Loops, gpu="rtx-3090")
