@@ -154,11 +154,12 @@ class Guided:
         """Return the largest microbatch expected to fit before anything was measured, or None without a curve."""
         if self.curve is None:
             return None
-        # Equal runs differ, and one that is out of memory costs more than one that leaves a little free. What is
-        # expected of the heap's waste leaves something free already.
+        # Equal runs differ, and one that is out of memory costs more than one that leaves a little free: aim for the
+        # middle of where a search ends. What is expected of the heap's waste leaves something free already.
         wasted = (self.first_slope - 1) / self.first_slope * (1 - self.baseline_bytes / self.limit_bytes)
         spare = max(0.0, wasted) * HEAP_DOUBT / (1 + HEAP_DOUBT)
-        aim = (1 - max(min(self.noise, CLOSE_ENOUGH / 2), self.noise - spare)) * self.limit_bytes
+        free = NOISY_CLOSE / 2 * self.noise if self._is_noisy else self.noise
+        aim = (1 - max(min(self.noise, CLOSE_ENOUGH / 2), free - spare)) * self.limit_bytes
         return self.curve.size_at((aim - self.baseline_bytes) / self.first_slope, cap=cap)
 
     @property

@@ -21,7 +21,7 @@ from torch import _meta_registrations
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
-from brim.tracing import packing, recurrence
+from brim.tracing import fast_path, packing, recurrence
 from brim.tracing.attention import attend
 from brim.tracing.autocast import cuda_autocast_policy
 from brim.tracing.gpu_questions import GpuAnswers, gpu_that_answers
@@ -43,6 +43,7 @@ def as_on_cuda(capability: tuple[int, int], places: Places) -> Iterator[GpuAnswe
         stack.enter_context(_no_flex_attention())
         answers = stack.enter_context(gpu_that_answers(capability))
         stack.enter_context(_cuda_dropout())
+        stack.enter_context(fast_path.taken_as_without_modes())
         for module in [module for name, module in sys.modules.items() if name.startswith("torch.optim.")]:
             if hasattr(module, "_default_to_fused_or_foreach"):
                 stack.enter_context(mock.patch.object(module, "_default_to_fused_or_foreach", _default_to_foreach))
@@ -121,6 +122,7 @@ class _CudaFunctions(TorchFunctionMode):
         self._own: dict[Any, Callable[..., Any]] = {
             **packing.FUNCTIONS,
             **recurrence.FUNCTIONS,
+            **fast_path.functions(self.attend),
             _ATTENTION: self.attend,
             F.binary_cross_entropy: _binary_cross_entropy,
             torch.Tensor.to: self._to,
