@@ -4,7 +4,7 @@ Each net is searched once with glibc's own heap and once with a fixed threshold 
 two limits. What a search should take is one probe and its confirmation, and no OOM. What was found so far is written
 after every search.
 
-    python benchmarks/guided.py [--only NET]
+    python benchmarks/guided.py [--only NET] [--allocator heap|mapped]
 """
 
 from __future__ import annotations
@@ -69,10 +69,11 @@ def main() -> None:
     """Search all nets, print a line for each, and write the numbers."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices=NETS, metavar="NET", help=", ".join(NETS))
+    parser.add_argument("--allocator", choices=ALLOCATORS, help="this one alone; what is kept of the other stays")
     options = parser.parse_args()
-    found: dict[str, list[dict[str, Any]]] = {}
-    for allocator in ALLOCATORS:
-        rows = found.setdefault(allocator, [])
+    found: dict[str, list[dict[str, Any]]] = json.loads(OUT.read_text()) if OUT.exists() else {}
+    for allocator in [options.allocator] if options.allocator else ALLOCATORS:
+        rows = found[allocator] = []
         for net in [options.only] if options.only else NETS:
             for limit_bytes in LIMITS_BYTES:
                 row = search(net, limit_bytes, allocator)

@@ -21,10 +21,10 @@ from brim.searching.known import Known
 CLOSE_ENOUGH = 0.01
 # By how much what the heap wastes differs between equal runs, as a share of it, where that is more than the noise.
 # Source: `benchmarks/guided.py`, where sizes that ran twice differed by up to a third of it.
-WASTE_NOISE = 1 / 3
-# Where equal runs differ, a search ends within so many times what is left free for that: a run that took as much less
-# than another as equal ones may was aimed right, and a larger size would only be one more chance of an OOM.
-NOISY_CLOSE = 3
+WASTE_NOISE = 0.25
+# Where equal runs differ, a search ends within so many times what is left free for that: a larger size would only be
+# one more chance of an OOM. Source: `benchmarks/guided.py`, where two runs of one size differed by up to 8% of it.
+NOISY_CLOSE = 4
 # There a size that fitted with room to spare may have had luck, so the next goes this share of the way that is left.
 NOISY_STEP = 0.5
 # After an OOM that the line did not foresee, the next size lies this share below the one that failed; after every
@@ -41,7 +41,8 @@ LIVE_SLOPE = 1.25
 HEAP_SLOPE = 1.2
 MAPPED_SLOPE = 1.01
 # What the allocator wastes is an accident of the heap, so that much more of it is expected than was seen, as a share.
-# Source: `benchmarks/replay.py`, where real runs mostly waste up to a half more than the replay.
+# Source: `benchmarks/replay.py`, where real runs of convolutions mostly waste less than the replay, others up to a half
+# more.
 HEAP_DOUBT = 0.25
 # More than this at the smallest size, as a ratio, is no waste but what a process takes once, however large the batch:
 # at larger sizes, as much of it is none either.

@@ -1,15 +1,16 @@
-"""Two real steps at a small size on the CPU, beside the traces: what kernels take for themselves.
+"""Real steps at small sizes on the CPU, beside the traces: what kernels take for themselves.
 
 Libraries of matrix products pack their operands into buffers that they keep. How large these are depends on the
-processor and hardly on the batch: one kind takes 1 to 4 MiB where another takes 12 to 38 (`benchmarks/replay.py`).
-Others, such as transposed convolutions, take more the larger the batch. So where a small size takes much, a larger one
-is rehearsed as well.
+processor and on the shapes: one kind takes 1 to 4 MiB where another takes 12 to 38 (`benchmarks/replay.py`), and at
+half of a size mostly as much as at the whole of it. Others, such as LSTMs, take more the larger the batch. So a small
+size is rehearsed, and where that is quick a larger one.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -23,10 +24,9 @@ from brim.tracing.backing import Backing
 from brim.tracing.traces import trace
 from brim.workload import Workload, prepare
 
-# Which share of the size that should fit is rehearsed. It runs beside the traces and mostly ends with them.
+# Which shares of the size that should fit are rehearsed: the second where the first was quick.
 SHARE = 1 / 8
-# The most of that size that is still worth it: a probe tells as much.
-_MOST_SHARE = 1 / 2
+LARGER_SHARE = 1 / 2
 # Smaller jobs than this, in bytes, tell little of larger ones.
 _LEAST_BYTES = 16 * 2**20
 # glibc maps 128 MiB of addresses for every thread that asks it for memory and gives half of it back, which would hide
@@ -37,20 +37,18 @@ _M_MMAP_THRESHOLD = -3
 _MAPPED_FROM_BYTES = 128 * 2**10
 # The first step makes what the optimizer keeps, the second finds it there.
 _NUM_STEPS = 2
-# How long it may take. A step that is slower makes every probe slow as well.
+# How long a size may take. A step that is slower makes every probe slow as well.
 _LONGEST_SECONDS = 5.0
 
 
 # What kernels and their libraries take for themselves at least, in bytes, whatever the batch.
 # Source: `benchmarks/replay.py`, where real probes of convolutions took 1 to 4 MiB more than the replay.
 KERNEL_BYTES = 4 * 2**20
-# How much more of it than a rehearsal showed is expected at a larger size, as a share.
+# How much more of it than the smaller rehearsal showed is expected at a larger size, as a share.
 # Source: the same, where matrix products of 275, 1,000 and 2,200 rows took 36, 28 and 38 MiB on one processor.
 KERNEL_DOUBT = 0.15
-# From which share of the traced bytes on it may grow with the batch, so that a second size is worth its time.
-_WORTH_ANOTHER = 0.08
-# How many times as large the second size is.
-_LARGER = 3
+# From which share of the traced bytes on it is taken to grow with the batch.
+_GROWS_FROM = 0.08
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,27 +66,25 @@ class Scratch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal:
-    """Real steps and the trace of the same steps, each in a process of its own.
+    """Real steps and the traces of the same steps, each in a process of its own.
 
     Attributes:
-        size: The microbatch of both.
-        live_bytes: Its traced bytes.
-        goal: The largest size that is expected to fit.
-        start_at: Starts another, at a larger size.
+        sizes: The microbatches of both, in rising order.
+        live_bytes: The traced bytes of the largest.
+        real: Runs as many of the sizes as there is time for.
+        replayed: Traces a size each.
     """
 
-    size: int
+    sizes: tuple[int, ...]
     live_bytes: float
-    goal: int
-    start_at: Callable[[int], Rehearsal]
     real: Fork
-    replayed: Fork
+    replayed: tuple[Fork, ...]
 
     @classmethod
     def start(
         cls, workload_class: type[Workload], case: Case, curve: MemoryCurve, *, goal: int, limit_bytes: int
     ) -> Rehearsal | None:
-        """Start both at a share of the size that should fit; None where the job is too small to tell.
+        """Start at shares of the size that should fit; None where the job is too small to tell.
 
         Args:
             workload_class: What to run.
@@ -97,57 +93,70 @@ class Rehearsal:
             goal: The largest size that is expected to fit.
             limit_bytes: The peak that must not be passed.
         """
-        size = max(int(goal * SHARE), curve.size_at(_LEAST_BYTES, cap=goal) + 1)
-        if size > goal * _MOST_SHARE:
+        larger = int(goal * LARGER_SHARE)
+        smaller = max(int(goal * SHARE), curve.size_at(_LEAST_BYTES, cap=goal) + 1)
+        if smaller > larger:
             return None
-
-        def start_at(size: int) -> Rehearsal:
-            return cls(
-                size=size,
-                live_bytes=curve.bytes_at(size),
-                goal=goal,
-                start_at=start_at,
-                real=Fork.start(partial(_grown_by_running, workload_class, case, size, limit_bytes)),
-                replayed=Fork.start(partial(_grown_by_tracing, workload_class, case, size)),
-            )
-
-        return start_at(size)
-
-    def scratch(self) -> Scratch:
-        """Return what kernels should take, after a second rehearsal where that may grow with the batch."""
-        taken_bytes, each_bytes = self._kernel_bytes() or 0, 0.0
-        larger = _LARGER * self.size
-        if taken_bytes > max(KERNEL_BYTES, _WORTH_ANOTHER * self.live_bytes) and larger <= self.goal * _MOST_SHARE:
-            more_bytes = self.start_at(larger)._kernel_bytes() or 0
-            each_bytes = max(0.0, (more_bytes - taken_bytes) / (larger - self.size))
-        fixed_bytes = taken_bytes - each_bytes * self.size
-        return Scratch(
-            fixed_bytes=max(KERNEL_BYTES, int((1 + KERNEL_DOUBT) * fixed_bytes)),
-            each_bytes=(1 + KERNEL_DOUBT) * each_bytes,
+        sizes = (smaller, larger) if larger > smaller else (smaller,)
+        return cls(
+            sizes=sizes,
+            live_bytes=curve.bytes_at(larger),
+            real=Fork.start(partial(_grown_by_running, workload_class, case, sizes, limit_bytes)),
+            replayed=tuple(Fork.start(partial(_grown_by_tracing, workload_class, case, size)) for size in sizes),
         )
 
-    def _kernel_bytes(self) -> int | None:
-        """Wait for both and return by how much more the real process grew; None where either failed.
+    def scratch(self) -> Scratch:
+        """Return what kernels should take at a larger size."""
+        match self._kernel_bytes():
+            case [smaller_bytes, larger_bytes]:
+                each_bytes = 0.0
+                if larger_bytes > max(KERNEL_BYTES, _GROWS_FROM * self.live_bytes):
+                    each_bytes = max(0.0, (larger_bytes - smaller_bytes) / (self.sizes[1] - self.sizes[0]))
+                fixed_bytes = larger_bytes - each_bytes * self.sizes[1]
+            case [smaller_bytes]:
+                fixed_bytes, each_bytes = (1 + KERNEL_DOUBT) * smaller_bytes, 0.0
+            case _:
+                fixed_bytes = each_bytes = 0.0
+        return Scratch(fixed_bytes=max(KERNEL_BYTES, int(fixed_bytes)), each_bytes=each_bytes)
 
-        One that grew less is not believed: larger batches may run in other kernels.
+    def _kernel_bytes(self) -> list[int]:
+        """Wait for all and return by how much more the real process grew, size by size, as far as it came.
+
+        Where it grew less it is not believed: larger batches may run in other kernels.
         """
-        replayed = self.replayed.result()
-        real = self.real.result(seconds=_LONGEST_SECONDS)
-        if not isinstance(real, int) or not isinstance(replayed, int):
-            return None
-        return max(0, real - replayed)
+        replayed = [fork.result() for fork in self.replayed]
+        real = self.real.result(seconds=_LONGEST_SECONDS * len(self.sizes))
+        if not isinstance(real, list):
+            return []
+        pairs = list(zip(real, replayed, strict=False))
+        traced = [pair for pair in pairs if isinstance(pair[1], int)]
+        return [max(0, num_bytes - traced_bytes) for num_bytes, traced_bytes in traced] if traced == pairs else []
 
 
-def _grown_by_running(workload_class: type[Workload], case: Case, size: int, limit_bytes: int) -> int:
+def _grown_by_running(workload_class: type[Workload], case: Case, sizes: Sequence[int], limit_bytes: int) -> list[int]:
+    """Return by how much this process has grown after steps of each size, as far as there is time and memory."""
     _make_heap_even()
     meter = CpuMeter()
     meter.limit(limit_bytes)
     workload = prepare(workload_class, case, torch.device("cpu"))
     workload.build()
-    batch = workload.batch(size)
-    for _ in range(_NUM_STEPS):
-        workload.step(batch)
-    return peak_data_bytes() - meter.baseline_bytes
+    grown: list[int] = []
+    step_seconds = 0.0
+    for size in sizes:
+        if _NUM_STEPS * step_seconds * size / sizes[0] > _LONGEST_SECONDS:
+            break
+        try:
+            batch = workload.batch(size)
+            for _ in range(_NUM_STEPS):
+                started = time.monotonic()
+                workload.step(batch)
+                step_seconds = time.monotonic() - started
+        except Exception:
+            if not grown:
+                raise
+            break
+        grown.append(peak_data_bytes() - meter.baseline_bytes)
+    return grown
 
 
 def _grown_by_tracing(workload_class: type[Workload], case: Case, size: int) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 # What takes nearly all of the memory of the modules that fake tensors need. transformers imports both.
 _HEAVY = ("torch._dynamo", "sympy")
+_NEVER_COMPILED = "torch._compile"
 
 
 class SharedImports:
@@ -34,8 +35,10 @@ class SharedImports:
 
     def _see(self, name: str, globals: Any = None, *args: Any, **kwargs: Any) -> Any:
         if not self.are_asked and name.startswith(_HEAVY):
-            # Inside of functions torch asks for them only to trace; what is imported anew asks as it would in a run.
+            # Inside of functions torch asks for them only to trace, but for what it keeps from being compiled, such as
+            # the methods of optimizers; what is imported anew asks as it would in a run.
             caller = sys._getframe(1)
-            is_torch = str(caller.f_globals.get("__name__")).startswith(("torch.", "brim."))
-            self.are_asked = not is_torch or caller.f_code.co_name == "<module>"
+            module = str(caller.f_globals.get("__name__"))
+            only_traces = module.startswith(("torch.", "brim.")) and module != _NEVER_COMPILED
+            self.are_asked = not only_traces or caller.f_code.co_name == "<module>"
         return self._import(name, globals, *args, **kwargs)

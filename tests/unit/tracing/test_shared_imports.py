@@ -37,13 +37,21 @@ class Imports(Plain):
         super().build()
 
 
+class HasOptimizer(Plain):
+    """What torch keeps from being compiled asks for the compiler."""
+
+    def build(self):
+        super().build()
+        self.optimizer = torch.optim.SGD(self.model.parameters())
+
+
 def shared_bytes(workload_class):
     backing = Backing(shared_bytes=1000)
     trace(workload_class, Case(), 2, backing=backing)
     return backing.shared_bytes
 
 
-@pytest.mark.parametrize(("name", "expected"), [("Plain", 0), ("Imports", 1000)])
+@pytest.mark.parametrize(("name", "expected"), [("Plain", 0), ("Imports", 1000), ("HasOptimizer", 1000)])
 def test_they_count_only_where_building_asks_for_them(name, expected):
     code = f"from tests.unit.tracing.test_shared_imports import *\nprint(json.dumps(shared_bytes({name})))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=120)
