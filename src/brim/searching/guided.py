@@ -72,7 +72,7 @@ def expected_curve(traced: Mapping[int, int], *, waste: Mapping[int, int], unask
         unasked: Bytes to expect for each traced one beyond the largest size.
 
     >>> expected_curve({8: 100, 32: 400}, waste={8: 40, 32: 100}, unasked=1.2).points[:2]
-    ((8, 160), (32, 550))
+    ((8, 150), (32, 525))
     """
     sizes = sorted(traced)
     once_bytes = 0.0
