@@ -6,7 +6,6 @@ import functools
 import weakref
 from collections.abc import Container, Iterator, Sequence
 from itertools import groupby, pairwise
-from typing import Any
 
 import torch
 
@@ -108,7 +107,12 @@ class Ledger:
         self._cache_drops.add(number)
 
     def enter(
-        self, tensor: torch.Tensor, num_bytes: int | None = None, *, kind: str | None = None, in_place_of: Any = None
+        self,
+        tensor: torch.Tensor,
+        num_bytes: int | None = None,
+        *,
+        kind: str | None = None,
+        in_place_of: torch.Tensor | None = None,
     ) -> None:
         """Enter a tensor's storage, unless it is there already.
 
