@@ -3,7 +3,7 @@
 Each workload is traced at a few sizes with real, untouched memory behind its tensors, then run for real, each in a
 process of its own that is forked from a fresh one; several fresh ones, because their heaps differ. What is left over is
 what kernels and their libraries take (`KERNEL_BYTES` and `KERNEL_DOUBT` in `brim.tracing.rehearsal`) and the accident
-of the heap (`HEAP_DOUBT` in `brim.searching.guided`). The first depends on the processor, which the results name;
+of the heap (`_UNMEASURED_WASTE` in `brim.tracing.curves`). The first depends on the processor, which the results name;
 `MALLOC_MMAP_THRESHOLD_=131072` leaves the second out.
 
     python benchmarks/replay.py [--only WORKLOAD] [--processes N]

@@ -41,9 +41,7 @@ LIVE_SLOPE = 1.25
 HEAP_SLOPE = 1.2
 MAPPED_SLOPE = 1.01
 # What the allocator wastes is an accident of the heap, so that much more of it is expected than was seen, as a share.
-# Source: `benchmarks/replay.py`, where real runs of convolutions mostly waste less than the replay, others up to a half
-# more.
-HEAP_DOUBT = 0.25
+HEAP_DOUBT = 0.1
 # More than this at the smallest size, as a ratio, is no waste but what a process takes once, however large the batch:
 # at larger sizes, as much of it is none either.
 MOST_WASTE = 2.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -12,13 +13,13 @@ from brim.cases import Case
 from brim.devices.catalog import Gpu
 from brim.devices.cpu import CpuMeter, is_mapped, peak_data_bytes
 from brim.errors import TraceError
-from brim.forks import in_forks
+from brim.forks import Fork, in_forks
 from brim.searching.curve import NEAR_GOAL, MemoryCurve, curve_through, next_to_trace
 from brim.searching.guided import HEAP_DOUBT, HEAP_SLOPE, LIVE_SLOPE, MAPPED_SLOPE, MOST_WASTE, expected_curve
 from brim.tracing.backing import Backing
 from brim.tracing.leaks import leak_of, steady_growth
 from brim.tracing.prediction import Prediction
-from brim.tracing.rehearsal import Rehearsal, Scratch
+from brim.tracing.rehearsal import LONGEST_SECONDS, Rehearsal, Scratch, grown_on_own_heap
 from brim.tracing.runtime import runtime_here
 from brim.tracing.sizes import TracedSizes
 from brim.tracing.traces import trace
@@ -44,6 +45,13 @@ _ENOUGH_SECONDS = 30.0
 # square of the batch, so that a first guess is far above what fits.
 _MOST_REHEARSED = 8
 _NO_SCRATCH = Scratch(fixed_bytes=0)
+# How much of what the heap wastes in a trace it wastes in a real run, as a ratio, where that was not measured; and
+# which share of how far a real run differs from its trace is believed, since another run would differ otherwise, up to
+# which ratio. Source: `benchmarks/replay.py`, where real runs of convolutions mostly waste less than the replay, others
+# up to a half more.
+_UNMEASURED_WASTE = 1.15
+_BELIEVED = 2 / 3
+_MOST_WASTE = 1.5
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,10 +62,12 @@ class TracedCurve:
         baseline_bytes: What the process holds before the workload is built.
         scratch: What kernels and their libraries take for themselves; on the CPU only.
         once_bytes: What building takes that is no tensor's, such as modules that it imports; on the CPU only.
+        shared_bytes: What modules take that building asks for and tracing had imported already; on the CPU only.
         live: Traced bytes by microbatch.
         grown: By how much a real process grows over the same requests, beside that; on the CPU only.
         unasked: Measured bytes to expect for each traced one where the allocator was not asked.
-        slope: The same at the largest size that is expected to fit.
+        waste_ratio: How much of what the allocator took in traces, with what kernels take, it takes in real steps.
+        slope: Measured bytes to expect for each traced one at the largest size that is expected to fit.
         gap_from: Where sizes begin that need more memory than the largest that is expected to fit; None without any.
         leak: What is wrong with a step that holds more each time; None where it does not; on the CPU only.
     """
@@ -65,9 +75,11 @@ class TracedCurve:
     baseline_bytes: int = 0
     scratch: Scratch = _NO_SCRATCH
     once_bytes: int = 0
+    shared_bytes: int = 0
     live: dict[int, int] = field(default_factory=dict)
     grown: dict[int, int] = field(default_factory=dict)
     unasked: float = 1.0
+    waste_ratio: float = _UNMEASURED_WASTE
     slope: float = 1.0
     gap_from: int | None = None
     leak: str | None = None
@@ -75,7 +87,7 @@ class TracedCurve:
     @property
     def around_bytes(self) -> int:
         """What the process holds that is no tensor's."""
-        return self.baseline_bytes + self.scratch.fixed_bytes + self.once_bytes
+        return self.baseline_bytes + self.scratch.fixed_bytes + self.once_bytes + self.shared_bytes
 
     @property
     def points(self) -> dict[int, int]:
@@ -100,15 +112,26 @@ class TracedCurve:
         return expected_curve(self.points, waste=self.waste(), unasked=self.unasked)
 
     def waste(self) -> dict[int, int]:
-        """Return what the allocator took more than tensors had, by microbatch."""
-        return {size: max(0, self.grown[size] - self.live[size]) for size in self.grown}
+        """Return what the allocator should take more than tensors and kernels have, by microbatch."""
+        return {size: self._waste_at(size) for size in self.grown}
+
+    def learn_waste(self, microbatch: int, grown_bytes: int) -> None:
+        """Compare by how much a process grew over real steps with what its trace at the same size shows."""
+        traced_bytes = self.grown[microbatch] - self.live[microbatch] + self.scratch.bytes_at(microbatch)
+        ratio = (grown_bytes - self.once_bytes - self.live[microbatch]) / max(1.0, traced_bytes)
+        self.waste_ratio = min(1 + _BELIEVED * (max(0.0, ratio) - 1), _MOST_WASTE)
+
+    def _waste_at(self, microbatch: int) -> int:
+        kernel_bytes = self.scratch.bytes_at(microbatch)
+        traced_bytes = self.grown[microbatch] - self.live[microbatch] + kernel_bytes
+        return max(0, int(self.waste_ratio * traced_bytes - kernel_bytes))
 
     def enter(self, results: Mapping[int, Mapping[str, Any]]) -> None:
         """Add what traces of some sizes returned."""
         for size, result in results.items():
             self.live[size] = result["peak_bytes"]
             if result.get("grown_bytes") is not None:
-                self.once_bytes = result["once_bytes"] + result["shared_bytes"]
+                self.once_bytes, self.shared_bytes = result["once_bytes"], result["shared_bytes"]
                 self.grown[size] = result["grown_bytes"] - result["once_bytes"]
 
 
@@ -146,6 +169,7 @@ def trace_curve(
     in_room = partial(_trace_in_forks, room_bytes=room_bytes, shared_bytes=shared_bytes)
     trace_sizes = in_room if backed else _trace_here
     run = partial(trace_sizes, workload_class, case, steps=traced_steps)
+    ask_heap = partial(_ask_heap, curve, workload_class, case, run, steps=traced_steps, limit_bytes=limit_bytes)
     rehearsal, may_rehearse, started = None, backed, time.monotonic()
     grows = False
     while len(curve.live) < MOST_POINTS:
@@ -164,6 +188,8 @@ def trace_curve(
             break  # one size fails where others ran, e.g. BatchNorm on a single sample
         if rehearsal is not None:
             curve.scratch = rehearsal.scratch()
+            if curve.scratch.seen_at == rehearsal.sizes[-1] and not mapped:
+                ask_heap(curve.scratch.seen_at)
             rehearsal = None
         goal = curve.goal(limit_bytes, cap)
         if may_rehearse and len(curve.live) >= _FEWEST_POINTS and goal <= _MOST_REHEARSED * max(curve.live):
@@ -180,6 +206,26 @@ def trace_curve(
         goal = max(1, curve.goal(limit_bytes, cap))
         curve.slope = curve.expected().bytes_at(goal) / max(1.0, curve_through(curve.points).bytes_at(goal))
     return curve
+
+
+def _ask_heap(
+    curve: TracedCurve,
+    workload_class: type[Workload],
+    case: Case,
+    run: Callable[[Sequence[int]], dict[int, dict[str, Any]]],
+    size: int,
+    *,
+    steps: int,
+    limit_bytes: int,
+) -> None:
+    """Learn from real steps at a size how much of what the heap wastes in traces it wastes in a run."""
+    how = {"steps": steps, "limit_bytes": limit_bytes}
+    real = Fork.start(partial(grown_on_own_heap, workload_class, case, size, **how))
+    with suppress(TraceError):
+        curve.enter(run([size]))
+    grown_bytes = real.result(seconds=LONGEST_SECONDS)
+    if size in curve.grown and isinstance(grown_bytes, int):
+        curve.learn_waste(size, grown_bytes)
 
 
 def _look_above(

@@ -38,9 +38,7 @@ _MAPPED_FROM_BYTES = 128 * 2**10
 # The first step makes what the optimizer keeps, the second finds it there.
 _NUM_STEPS = 2
 # How long a size may take. A step that is slower makes every probe slow as well.
-_LONGEST_SECONDS = 5.0
-
-
+LONGEST_SECONDS = 5.0
 # What kernels and their libraries take for themselves at least, in bytes, whatever the batch.
 # Source: `benchmarks/replay.py`, where real probes of convolutions took 1 to 4 MiB more than the replay.
 KERNEL_BYTES = 4 * 2**20
@@ -58,10 +56,16 @@ class Scratch:
     Attributes:
         fixed_bytes: Whatever the batch.
         each_bytes: For every sample of it.
+        seen_at: The largest size that ran; 0 without any.
     """
 
     fixed_bytes: int = KERNEL_BYTES
     each_bytes: float = 0.0
+    seen_at: int = 0
+
+    def bytes_at(self, microbatch: int) -> float:
+        """Return what they take for a microbatch."""
+        return self.fixed_bytes + self.each_bytes * microbatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +111,8 @@ class Rehearsal:
 
     def scratch(self) -> Scratch:
         """Return what kernels should take at a larger size."""
-        match self._kernel_bytes():
+        kernel_bytes = self._kernel_bytes()
+        match kernel_bytes:
             case [smaller_bytes, larger_bytes]:
                 each_bytes = 0.0
                 if larger_bytes > max(KERNEL_BYTES, _GROWS_FROM * self.live_bytes):
@@ -117,7 +122,8 @@ class Rehearsal:
                 fixed_bytes, each_bytes = (1 + KERNEL_DOUBT) * smaller_bytes, 0.0
             case _:
                 fixed_bytes = each_bytes = 0.0
-        return Scratch(fixed_bytes=max(KERNEL_BYTES, int(fixed_bytes)), each_bytes=each_bytes)
+        seen_at = self.sizes[len(kernel_bytes) - 1] if kernel_bytes else 0
+        return Scratch(fixed_bytes=max(KERNEL_BYTES, int(fixed_bytes)), each_bytes=each_bytes, seen_at=seen_at)
 
     def _kernel_bytes(self) -> list[int]:
         """Wait for all and return by how much more the real process grew, size by size, as far as it came.
@@ -125,7 +131,7 @@ class Rehearsal:
         Where it grew less it is not believed: larger batches may run in other kernels.
         """
         replayed = [fork.result() for fork in self.replayed]
-        real = self.real.result(seconds=_LONGEST_SECONDS * len(self.sizes))
+        real = self.real.result(seconds=LONGEST_SECONDS * len(self.sizes))
         if not isinstance(real, list):
             return []
         pairs = list(zip(real, replayed, strict=False))
@@ -143,7 +149,7 @@ def _grown_by_running(workload_class: type[Workload], case: Case, sizes: Sequenc
     grown: list[int] = []
     step_seconds = 0.0
     for size in sizes:
-        if _NUM_STEPS * step_seconds * size / sizes[0] > _LONGEST_SECONDS:
+        if _NUM_STEPS * step_seconds * size / sizes[0] > LONGEST_SECONDS:
             break
         try:
             batch = workload.batch(size)
@@ -163,6 +169,18 @@ def _grown_by_tracing(workload_class: type[Workload], case: Case, size: int) -> 
     _make_heap_even()
     meter = CpuMeter()
     trace(workload_class, case, size, steps=_NUM_STEPS, backing=Backing())
+    return peak_data_bytes() - meter.baseline_bytes
+
+
+def grown_on_own_heap(workload_class: type[Workload], case: Case, size: int, *, steps: int, limit_bytes: int) -> int:
+    """Return by how much this process grows over real steps with the allocator as it is."""
+    meter = CpuMeter()
+    meter.limit(limit_bytes)
+    workload = prepare(workload_class, case, torch.device("cpu"))
+    workload.build()
+    batch = workload.batch(size)
+    for _ in range(steps):
+        workload.step(batch)
     return peak_data_bytes() - meter.baseline_bytes
 
 

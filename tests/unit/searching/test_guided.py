@@ -198,8 +198,8 @@ def test_more_waste_is_expected_than_was_seen_and_what_grows_beyond_as_on_averag
 
 
 def test_a_larger_size_is_never_expected_to_need_less():
-    curve = expected_curve({8: 1000, 16: 2000}, waste={8: 900, 16: 0}, unasked=1.2)
-    assert curve.bytes_at(16) == curve.bytes_at(8) == int((1000 + (1 + HEAP_DOUBT) * 900 + 2000) / 2)
+    curve = expected_curve({8: 1000, 16: 1800}, waste={8: 900, 16: 0}, unasked=1.2)
+    assert curve.bytes_at(16) == curve.bytes_at(8) == int((1000 + (1 + HEAP_DOUBT) * 900 + 1800) / 2)
     assert curve.bytes_at(32) > curve.bytes_at(16)
 
 

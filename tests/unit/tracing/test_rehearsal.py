@@ -17,8 +17,9 @@ from brim.cases import Case
 from brim.devices.cpu import data_bytes
 from brim.forks import Fork, in_forks  # noqa: F401  used by what runs in new processes
 from brim.searching.curve import MemoryCurve
-from brim.tracing import trace_curve
-from brim.tracing.rehearsal import KERNEL_BYTES, KERNEL_DOUBT, Rehearsal
+from brim.tracing import rehearsal, trace_curve
+from brim.tracing.curves import TracedCurve
+from brim.tracing.rehearsal import KERNEL_BYTES, KERNEL_DOUBT, Rehearsal, Scratch
 
 MIB = 2**20
 ROOT = Path(__file__).parents[3]
@@ -134,6 +135,33 @@ def test_what_a_step_takes_for_every_sample_is_expected_for_every_sample():
     assert 0.4 * MIB <= run_fresh("curve_of(TakesMoreForMore).scratch.each_bytes") <= 0.7 * MIB
 
 
+def waste_learnt(*, replayed, real):
+    """Of a job of 500 MiB that has 20 MiB of its own modules and whose kernels take 10."""
+    curve = TracedCurve(scratch=Scratch(fixed_bytes=10 * MIB))
+    traced = {"once_bytes": 20 * MIB, "shared_bytes": 64 * MIB}
+    for size in (8, 16):
+        curve.enter({size: {"peak_bytes": 250 * MIB, "grown_bytes": (250 + replayed + 20) * MIB, **traced}})
+    curve.learn_waste(8, (250 + real + 20) * MIB)
+    return curve.waste()[16] / MIB
+
+
+def test_less_waste_than_its_trace_at_half_of_a_size_is_expected_of_the_whole_too():
+    assert waste_learnt(replayed=90, real=100) == pytest.approx(90)
+    assert waste_learnt(replayed=90, real=70) == pytest.approx(70)  # two thirds of the way
+    assert waste_learnt(replayed=90, real=130) == pytest.approx(110)
+
+
+def test_waste_is_never_less_than_nothing_and_not_all_of_what_a_single_run_shows_is_believed():
+    assert waste_learnt(replayed=0, real=0) == 0
+    assert waste_learnt(replayed=90, real=1000) == pytest.approx(1.5 * 100 - 10)
+
+
+def test_a_real_run_on_the_heap_tells_how_much_of_the_waste_is_real(heap):
+    asked, unasked = run_fresh("[curve_of(each).waste_ratio for each in (KeepsScratch, KeepsScratchOfFew)]")
+    assert asked == pytest.approx(1, abs=0.1)  # tensors that are a mapping each waste nothing
+    assert unasked == TracedCurve().waste_ratio  # the larger size could not run
+
+
 def test_what_building_takes_beside_tensors_is_taken_once_and_no_waste():
     once_bytes, slope = run_fresh("[(c := curve_of(Imports)).once_bytes, c.slope]")
     assert abs(once_bytes - KEPT_BYTES) <= 8 * MIB
@@ -146,9 +174,14 @@ def test_a_step_that_keeps_nothing_is_expected_to_take_little():
     assert each_bytes == 0
 
 
+def quickly_expected_bytes(workload_class):
+    rehearsal.LONGEST_SECONDS = 0.2
+    return expected_bytes(workload_class)
+
+
 @pytest.mark.parametrize("name", ["Refuses", "Hangs"])
 def test_a_rehearsal_that_fails_or_hangs_costs_no_curve(name):
-    assert run_fresh(f"expected_bytes({name})") == KERNEL_BYTES
+    assert run_fresh(f"quickly_expected_bytes({name})") == KERNEL_BYTES
 
 
 def test_a_job_too_small_to_tell_is_not_rehearsed():
