@@ -66,7 +66,8 @@ class TracedCurve:
         live: Traced bytes by microbatch.
         grown: By how much a real process grows over the same requests, beside that; on the CPU only.
         unasked: Measured bytes to expect for each traced one where the allocator was not asked.
-        waste_ratio: How much of what the allocator took in traces, with what kernels take, it takes in real steps.
+        waste_ratio: How much of what the allocator took in traces, with what kernels take, it takes in real steps;
+            None where that was not measured.
         slope: Measured bytes to expect for each traced one at the largest size that is expected to fit.
         gap_from: Where sizes begin that need more memory than the largest that is expected to fit; None without any.
         leak: What is wrong with a step that holds more each time; None where it does not; on the CPU only.
@@ -79,7 +80,7 @@ class TracedCurve:
     live: dict[int, int] = field(default_factory=dict)
     grown: dict[int, int] = field(default_factory=dict)
     unasked: float = 1.0
-    waste_ratio: float = _UNMEASURED_WASTE
+    waste_ratio: float | None = None
     slope: float = 1.0
     gap_from: int | None = None
     leak: str | None = None
@@ -122,9 +123,11 @@ class TracedCurve:
         self.waste_ratio = min(1 + _BELIEVED * (max(0.0, ratio) - 1), _MOST_WASTE)
 
     def _waste_at(self, microbatch: int) -> int:
+        traced_bytes = self.grown[microbatch] - self.live[microbatch]
+        if self.waste_ratio is None:
+            return max(0, int(_UNMEASURED_WASTE * traced_bytes))
         kernel_bytes = self.scratch.bytes_at(microbatch)
-        traced_bytes = self.grown[microbatch] - self.live[microbatch] + kernel_bytes
-        return max(0, int(self.waste_ratio * traced_bytes - kernel_bytes))
+        return max(0, int(self.waste_ratio * (traced_bytes + kernel_bytes) - kernel_bytes))
 
     def enter(self, results: Mapping[int, Mapping[str, Any]]) -> None:
         """Add what traces of some sizes returned."""

@@ -159,7 +159,14 @@ def test_waste_is_never_less_than_nothing_and_not_all_of_what_a_single_run_shows
 def test_a_real_run_on_the_heap_tells_how_much_of_the_waste_is_real(heap):
     asked, unasked = run_fresh("[curve_of(each).waste_ratio for each in (KeepsScratch, KeepsScratchOfFew)]")
     assert asked == pytest.approx(1, abs=0.1)  # tensors that are a mapping each waste nothing
-    assert unasked == TracedCurve().waste_ratio  # the larger size could not run
+    assert unasked is None  # the larger size could not run
+
+
+def test_what_kernels_take_is_no_waste_where_the_heap_was_not_asked():
+    curve = TracedCurve(scratch=Scratch(fixed_bytes=50 * MIB))
+    traced = {"once_bytes": 0, "shared_bytes": 0}
+    curve.enter({8: {"peak_bytes": 250 * MIB, "grown_bytes": 250 * MIB, **traced}})
+    assert curve.waste() == {8: 0}
 
 
 def test_what_building_takes_beside_tensors_is_taken_once_and_no_waste():
