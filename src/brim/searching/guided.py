@@ -70,7 +70,7 @@ def expected_curve(traced: Mapping[int, int], *, waste: Mapping[int, int], unask
         unasked: Bytes to expect for each traced one beyond the largest size.
 
     >>> expected_curve({8: 100, 32: 400}, waste={8: 40, 32: 100}, unasked=1.2).points[:2]
-    ((8, 150), (32, 525))
+    ((8, 144), (32, 510))
     """
     sizes = sorted(traced)
     once_bytes = 0.0
@@ -153,13 +153,19 @@ class Guided:
         """Return the largest microbatch expected to fit before anything was measured, or None without a curve."""
         if self.curve is None:
             return None
-        # Equal runs differ, and one that is out of memory costs more than one that leaves a little free: aim for the
-        # middle of where a search ends. What is expected of the heap's waste leaves something free already.
+        return self.curve.size_at((self._first_aim - self.baseline_bytes) / self.first_slope, cap=cap)
+
+    @property
+    def _first_aim(self) -> float:
+        """The peak to aim for before anything fitted.
+
+        Equal runs differ, and one that is out of memory costs more than one that leaves a little free: it is the middle
+        of where a search ends. What is expected of the heap's waste leaves something free already.
+        """
         wasted = (self.first_slope - 1) / self.first_slope * (1 - self.baseline_bytes / self.limit_bytes)
         spare = max(0.0, wasted) * HEAP_DOUBT / (1 + HEAP_DOUBT)
         free = NOISY_CLOSE / 2 * self.noise if self._is_noisy else self.noise
-        aim = (1 - max(min(self.noise, CLOSE_ENOUGH / 2), free - spare)) * self.limit_bytes
-        return self.curve.size_at((aim - self.baseline_bytes) / self.first_slope, cap=cap)
+        return (1 - max(min(self.noise, CLOSE_ENOUGH / 2), free - spare)) * self.limit_bytes
 
     @property
     def _is_noisy(self) -> bool:
@@ -206,7 +212,7 @@ class Guided:
         if self.curve is None:
             return known.bounds.clamp(high // STEP_DOWN)
         slope = self.first_slope * STEEPER ** ((STEP_GROWTH ** _num_failed(known) - 1) // (STEP_GROWTH - 1))
-        size = self.curve.size_at((self.limit_bytes - self.baseline_bytes) / slope, cap=high - 1)
+        size = self.curve.size_at((self._first_aim - self.baseline_bytes) / slope, cap=high - 1)
         return known.bounds.clamp(min(size, high - known.bounds.multiple_of))
 
     def _reach(self, known: Known, low: int, goal_bytes: float, *, slope: float | None = None) -> float:
