@@ -159,15 +159,18 @@ def wrong_size(batch: Any, size: int, make: Callable[[int], Any]) -> str | None:
     if has_rows and size == 1:
         return None
     is_second = any(shape[1:2] == (size,) for shape in shapes)
-    if has_rows or is_second:
-        try:
-            single = [tuple(leaf.shape) for leaf in tensors_of(make(1)) if leaf.ndim]
-        except Exception:  # noqa: BLE001  a single sample may be refused
+    single: list[tuple[int, ...]] = []
+    try:
+        single = [tuple(leaf.shape) for leaf in tensors_of(make(1)) if leaf.ndim]
+    except Exception:  # noqa: BLE001  a single sample may be refused
+        if has_rows or is_second:
             return None
-        grows = sum(shape[0] for shape in single) < sum(shape[0] for shape in shapes)
-        if (has_rows and grows) or (is_second and any(shape[1:2] == (1,) for shape in single)):
-            return None
+    grows = sum(shape[0] for shape in single) < sum(shape[0] for shape in shapes)
+    if (has_rows and grows) or (is_second and any(shape[1:2] == (1,) for shape in single)):
+        return None
     listed = ", ".join(str(shape) for shape in shapes[:4])
+    if single == shapes:
+        return f"batch({size}) returned tensors of shape {listed}, and so does batch(1): it ignores its size"
     most = max(shape[0] for shape in shapes)
     end = f". If the data ends there, search up to it: cap={most} (--cap {most})" if 1 < most < size else ""
     return f"batch({size}) returned tensors of shape {listed}: none holds {size} samples{end}"

@@ -40,8 +40,6 @@ LIVE_SLOPE = 1.25
 # and where each has a mapping of its own, of whole pages.
 HEAP_SLOPE = 1.2
 MAPPED_SLOPE = 1.01
-# What the allocator wastes is an accident of the heap, so that much more of it is expected than was seen, as a share.
-HEAP_DOUBT = 0.1
 # More than this at the smallest size, as a ratio, is no waste but what a process takes once, however large the batch:
 # at larger sizes, as much of it is none either.
 MOST_WASTE = 2.0
@@ -70,7 +68,7 @@ def expected_curve(traced: Mapping[int, int], *, waste: Mapping[int, int], unask
         unasked: Bytes to expect for each traced one beyond the largest size.
 
     >>> expected_curve({8: 100, 32: 400}, waste={8: 40, 32: 100}, unasked=1.2).points[:2]
-    ((8, 144), (32, 510))
+    ((8, 140), (32, 500))
     """
     sizes = sorted(traced)
     once_bytes = 0.0
@@ -81,13 +79,31 @@ def expected_curve(traced: Mapping[int, int], *, waste: Mapping[int, int], unask
     def wasted(size: int) -> float:
         return max(min(waste.get(size, 0), (MOST_WASTE - 1) * traced[size]), waste.get(size, 0) - once_bytes)
 
-    seen = [traced[size] + (1 + HEAP_DOUBT) * wasted(size) for size in sizes]
+    seen = [traced[size] + wasted(size) for size in sizes]
     most, least = accumulate(seen, max), [*accumulate(reversed(seen), min)][::-1]
     expected = {size: int((high + low) / 2) for size, high, low in zip(sizes, most, least, strict=True)}
     largest = sizes[-1]
     beyond = _BEYOND * largest
     more_bytes = curve_through(traced).bytes_at(beyond) - traced[largest]
     return curve_through({**expected, beyond: int(expected[largest] + unasked * max(0.0, more_bytes))})
+
+
+def first_aim(limit_bytes: int, noise: float) -> float:
+    """Return the peak to aim for before anything has fitted.
+
+    Where equal runs differ it is the middle of where a search ends: one that is out of memory costs more than one that
+    leaves a little free.
+
+    Args:
+        limit_bytes: The peak that must not be passed.
+        noise: By how much the peaks of equal runs differ on the device, as a share of the limit.
+    """
+    return (1 - (NOISY_CLOSE / 2 * noise if _is_noisy(noise) else noise)) * limit_bytes
+
+
+def _is_noisy(noise: float) -> bool:
+    """Whether equal runs differ by more than the search cares for, as on glibc's heap."""
+    return noise > CLOSE_ENOUGH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,20 +173,11 @@ class Guided:
 
     @property
     def _first_aim(self) -> float:
-        """The peak to aim for before anything fitted.
-
-        Equal runs differ, and one that is out of memory costs more than one that leaves a little free: it is the middle
-        of where a search ends. What is expected of the heap's waste leaves something free already.
-        """
-        wasted = (self.first_slope - 1) / self.first_slope * (1 - self.baseline_bytes / self.limit_bytes)
-        spare = max(0.0, wasted) * HEAP_DOUBT / (1 + HEAP_DOUBT)
-        free = NOISY_CLOSE / 2 * self.noise if self._is_noisy else self.noise
-        return (1 - max(min(self.noise, CLOSE_ENOUGH / 2), free - spare)) * self.limit_bytes
+        return first_aim(self.limit_bytes, self.noise)
 
     @property
     def _is_noisy(self) -> bool:
-        """Whether equal runs differ by more than the search cares for, as on glibc's heap."""
-        return self.noise > CLOSE_ENOUGH
+        return _is_noisy(self.noise)
 
     def _margin(self, known: Known) -> float:
         """Return which share of the limit to leave free: what the next run of a size may need more than the last."""

@@ -11,11 +11,11 @@ from typing import Any
 
 from brim.cases import Case
 from brim.devices.catalog import Gpu
-from brim.devices.cpu import CpuMeter, is_mapped, peak_data_bytes
+from brim.devices.cpu import CpuMeter, is_mapped, noise, peak_data_bytes
 from brim.errors import TraceError
 from brim.forks import Fork, in_forks
 from brim.searching.curve import NEAR_GOAL, MemoryCurve, curve_through, next_to_trace
-from brim.searching.guided import HEAP_DOUBT, HEAP_SLOPE, LIVE_SLOPE, MAPPED_SLOPE, MOST_WASTE, expected_curve
+from brim.searching.guided import HEAP_SLOPE, LIVE_SLOPE, MAPPED_SLOPE, MOST_WASTE, expected_curve, first_aim
 from brim.tracing.backing import Backing
 from brim.tracing.leaks import leak_of, steady_growth
 from brim.tracing.prediction import Prediction
@@ -32,7 +32,9 @@ _FEWEST_POINTS = 2
 # How many steps a trace repeats at most: the heap hardly grows after three, and outside of it nothing after two.
 _HEAP_STEPS = 3
 _MAPPED_STEPS = 2
-# How far the goal may be from a size that was traced where no heap is in play, as a ratio.
+# How far the goal may be from a size that was traced, as a ratio: on the heap, where sizes of which tensors are just
+# below 32 MiB waste the most and those just above it the least, and where no heap is in play.
+_HEAP_NEAR = 1.04
 _MAPPED_NEAR = 1.25
 # How far above the goal live bytes alone may fill the limit, as a ratio, before the allocator is asked there as well.
 _WORTH_A_LOOK = 1.25
@@ -49,7 +51,7 @@ _NO_SCRATCH = Scratch(fixed_bytes=0)
 # which share of how far a real run differs from its trace is believed, since another run would differ otherwise, up to
 # which ratio. Source: `benchmarks/replay.py`, where real runs of convolutions mostly waste less than the replay, others
 # up to a half more.
-_UNMEASURED_WASTE = 1.15
+_UNMEASURED_WASTE = 1.25
 _BELIEVED = 2 / 3
 _MOST_WASTE = 1.5
 
@@ -163,7 +165,8 @@ def trace_curve(
     """
     mapped = backed and is_mapped()
     unasked = MAPPED_SLOPE if mapped else HEAP_SLOPE if backed else LIVE_SLOPE
-    near = _MAPPED_NEAR if mapped else NEAR_GOAL
+    near = _MAPPED_NEAR if mapped else _HEAP_NEAR if backed else NEAR_GOAL
+    aim_bytes = int(first_aim(limit_bytes, noise()))
     scratch = Scratch() if backed else _NO_SCRATCH
     curve = TracedCurve(baseline_bytes=baseline_bytes, scratch=scratch, unasked=unasked, slope=unasked)
     # The process that traces must be as fresh as a probe's, so it is forked from this one, in which nothing ran yet.
@@ -178,7 +181,7 @@ def trace_curve(
     while len(curve.live) < MOST_POINTS:
         if len(curve.live) >= _FEWEST_POINTS and time.monotonic() - started > _ENOUGH_SECONDS:
             break
-        sizes = next_to_trace(curve.points, target_bytes=curve.target_bytes(limit_bytes, cap), cap=cap, near=near)
+        sizes = next_to_trace(curve.points, target_bytes=curve.target_bytes(aim_bytes, cap), cap=cap, near=near)
         if not sizes and rehearsal is None:
             break
         try:
@@ -194,7 +197,7 @@ def trace_curve(
             if curve.scratch.seen_at == rehearsal.sizes[-1] and not mapped:
                 ask_heap(curve.scratch.seen_at)
             rehearsal = None
-        goal = curve.goal(limit_bytes, cap)
+        goal = curve.goal(aim_bytes, cap)
         if may_rehearse and len(curve.live) >= _FEWEST_POINTS and goal <= _MOST_REHEARSED * max(curve.live):
             traced = curve_through(curve.live)
             rehearsal = Rehearsal.start(workload_class, case, traced, goal=goal, limit_bytes=limit_bytes)
@@ -204,9 +207,9 @@ def trace_curve(
     if grows:
         (curve.leak,) = in_forks([partial(leak_of, workload_class, case, sorted(curve.live)[:2])])
     if curve.grown and time.monotonic() - started < _ENOUGH_SECONDS:
-        _look_above(curve, limit_bytes, cap, run)
+        _look_above(curve, aim_bytes, cap, run)
     if curve.grown and curve.gap_from is None:
-        goal = max(1, curve.goal(limit_bytes, cap))
+        goal = max(1, curve.goal(aim_bytes, cap))
         curve.slope = curve.expected().bytes_at(goal) / max(1.0, curve_through(curve.points).bytes_at(goal))
     return curve
 
@@ -232,28 +235,28 @@ def _ask_heap(
 
 
 def _look_above(
-    curve: TracedCurve, limit_bytes: int, cap: int, run: Callable[[Sequence[int]], dict[int, dict[str, Any]]]
+    curve: TracedCurve, aim_bytes: int, cap: int, run: Callable[[Sequence[int]], dict[int, dict[str, Any]]]
 ) -> None:
     """Go on to a size far above the goal if the allocator serves it better.
 
     glibc keeps tensors of less than 32 MiB in a heap, where a half can be waste, and gives larger ones a mapping of
     their own. So a larger microbatch can need less memory.
     """
-    goal = curve.goal(limit_bytes, cap)
-    most = curve_through(curve.points).size_at(limit_bytes - curve.around_bytes, cap=cap)
+    goal = curve.goal(aim_bytes, cap)
+    most = curve_through(curve.points).size_at(aim_bytes - curve.around_bytes, cap=cap)
     if most <= _WORTH_A_LOOK * goal:
         return
     above = replace(curve, live=dict(curve.live), grown=dict(curve.grown))
     try:
         above.enter(run([most]))
-        wasted_bytes = (1 + HEAP_DOUBT) * above.waste().get(most, 0)
+        wasted_bytes = above.waste().get(most, 0)
         above.slope, above.gap_from = 1 + wasted_bytes / above.points[most], goal
-        larger = above.goal(limit_bytes, cap)
+        larger = above.goal(aim_bytes, cap)
         above.enter(run([larger]))
     except TraceError:
         return
-    room_bytes = limit_bytes - curve.around_bytes - curve.scratch.each_bytes * larger
-    fits = above.grown.get(larger, limit_bytes) <= room_bytes
+    room_bytes = aim_bytes - curve.around_bytes - curve.scratch.each_bytes * larger
+    fits = above.grown.get(larger, aim_bytes) <= room_bytes
     if fits and larger > _WORTH_A_LOOK * goal:
         curve.live, curve.slope, curve.gap_from = above.live, above.slope, goal
 

@@ -80,7 +80,7 @@ def test_a_sample_may_be_several_rows():
 
 def test_a_batch_of_always_the_same_size_is_none_even_where_that_is_a_multiple():
     fixed = torch.zeros(12, 5)
-    assert "none holds 6 samples" in wrong_size(fixed, 6, lambda size: fixed)
+    assert wrong_size(fixed, 6, lambda size: fixed).endswith("and so does batch(1): it ignores its size")
 
 
 def test_a_batch_that_cannot_be_made_of_a_single_sample_is_not_judged():
@@ -92,12 +92,12 @@ def test_a_batch_that_cannot_be_made_of_a_single_sample_is_not_judged():
 
 def test_a_second_dimension_that_only_happens_to_be_the_size_is_no_batch():
     batch = torch.zeros(8, 60, 4)
-    assert "none holds 60 samples" in wrong_size(batch, 60, lambda size: batch)
+    assert "ignores its size" in wrong_size(batch, 60, lambda size: batch)
 
 
 def test_a_batch_that_ends_with_its_data_is_told_with_the_cap_that_helps():
     rows = torch.zeros(50, 3)
-    assert wrong_size(rows, 60, lambda size: rows).endswith("search up to it: cap=50 (--cap 50)")
+    assert wrong_size(rows, 60, lambda size: rows[:size]).endswith("search up to it: cap=50 (--cap 50)")
 
 
 @pytest.mark.parametrize(
@@ -175,4 +175,4 @@ def test_a_list_of_as_many_texts_is_a_batch():
 
 @pytest.mark.parametrize("batch", [torch.zeros(7, 4), {"ids": torch.zeros(5, 128)}, (torch.zeros(1, 512),)])
 def test_a_batch_that_shows_another_size_is_named(batch):
-    assert "none holds 6 samples" in wrong_size(batch, 6, lambda size: batch)
+    assert "none holds 6 samples" in wrong_size(batch, 6, lambda size: torch.zeros(3, 3))

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from brim.searching import Bounds, Guided, Search
 from brim.searching.curve import MemoryCurve, curve_through, next_to_trace
-from brim.searching.guided import HEAP_DOUBT, expected_curve
+from brim.searching.guided import expected_curve
 
 LIMIT = 1_500_000_000
 BASELINE = 300_000_000
@@ -189,17 +189,17 @@ def test_tracing_ends_and_never_repeats_a_size(fixed, slope, target, cap):
         assert len(points) <= 20
 
 
-def test_more_waste_is_expected_than_was_seen_and_what_grows_beyond_as_on_average():
+def test_waste_is_expected_as_it_was_seen_and_what_grows_beyond_as_on_average():
     curve = expected_curve({8: 1000, 96: 12_000}, waste={8: 100, 96: 3_000}, unasked=1.5)
-    assert curve.bytes_at(8) == 1000 + (1 + HEAP_DOUBT) * 100
-    assert curve.bytes_at(96) == 12_000 + (1 + HEAP_DOUBT) * 3_000
+    assert curve.bytes_at(8) == 1000 + 100
+    assert curve.bytes_at(96) == 12_000 + 3_000
     assert curve.bytes_at(52) == (curve.bytes_at(8) + curve.bytes_at(96)) / 2
     assert curve.bytes_at(192) - curve.bytes_at(96) == pytest.approx(1.5 * 12_000)
 
 
 def test_a_larger_size_is_never_expected_to_need_less():
     curve = expected_curve({8: 1000, 16: 1800}, waste={8: 900, 16: 0}, unasked=1.2)
-    assert curve.bytes_at(16) == curve.bytes_at(8) == int((1000 + (1 + HEAP_DOUBT) * 900 + 1800) / 2)
+    assert curve.bytes_at(16) == curve.bytes_at(8) == (1000 + 900 + 1800) / 2
     assert curve.bytes_at(32) > curve.bytes_at(16)
 
 
