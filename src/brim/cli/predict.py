@@ -27,9 +27,10 @@ def command(
         list[str] | None, typer.Option(help="A name of `brim gpus`; repeated flags make columns.", metavar="NAME")
     ] = None,
     memory: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
-            help="Any other card: the memory that torch reports, e.g. 23.7GiB; a column beside those of --gpu."
+            help="Any other card: the memory that torch reports, e.g. 23.7GiB; a column beside those of --gpu.",
+            metavar="SIZE",
         ),
     ] = None,
     case: Annotated[
@@ -59,7 +60,7 @@ def command(
     from brim.devices.device import check_fill
 
     check_fill(fill)
-    found = _gpus(gpu or [], memory)
+    found = _gpus(gpu or [], memory or [])
     cases = parse_cases(case or [])
     if microbatch is not None and microbatch < 1:
         raise InputError(f"--microbatch is {microbatch}. Use a whole number of at least 1.")
@@ -128,13 +129,12 @@ def _fits_anywhere(predictions: Sequence[Prediction], case: Case, microbatch: in
     )
 
 
-def _gpus(names: list[str], memory: str | None) -> list[Gpu]:
+def _gpus(names: list[str], memories: list[str]) -> list[Gpu]:
     from brim.devices.catalog import Gpu, find_gpu
     from brim.units import parse_bytes
 
     found = [find_gpu(name) for name in names]
-    if memory is not None:
-        found.append(Gpu(name=memory, memory_bytes=parse_bytes(memory)))
+    found += [Gpu(name=memory, memory_bytes=parse_bytes(memory)) for memory in memories]
     if not found:
         raise InputError("Which GPU? Pass --gpu rtx-3090 (`brim gpus` lists all) or --memory 23.7GiB.")
     return found

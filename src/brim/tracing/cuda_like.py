@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import _meta_registrations
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
+from torch.utils import _device
 
 from brim.tracing import fast_path, packing, recurrence
 from brim.tracing.attention import attend
@@ -111,6 +112,17 @@ def _default_to_foreach(params: Any, differentiable: bool, use_fused: bool = Fal
     return (False, False) if differentiable else (use_fused, not use_fused)
 
 
+@contextmanager
+def default_device_kept() -> Iterator[None]:
+    """Undo what a workload says of torch's default device."""
+    before = _device.CURRENT_DEVICE
+    try:
+        yield
+    finally:
+        if before != _device.CURRENT_DEVICE:
+            torch.set_default_device(before)
+
+
 class _CudaFunctions(TorchFunctionMode):
     """Sends what is meant for CUDA to the CPU and notes that it is there, and attention to CUDA's kernels."""
 
@@ -151,13 +163,13 @@ class _CudaFunctions(TorchFunctionMode):
             own = self._own.get(func)
             if own is not None:
                 return own(*args, **(kwargs or {}))
-            if not kwargs:
-                return func(*args)
-            device = kwargs.get("device")
+            device = kwargs.get("device") if kwargs else None
+            if device is None and _device.CURRENT_DEVICE is not None and func in _device._device_constructors():
+                device = _device.CURRENT_DEVICE  # which torch looks at only after this
             if device is None:
-                return func(*args, **kwargs)
+                return func(*args, **(kwargs or {}))
             with places.making(named_device(device) or GPU):
-                return func(*args, **{**kwargs, "device": on_cpu(device)})
+                return func(*args, **{**(kwargs or {}), "device": on_cpu(device)})
         finally:
             places.caller = caller
 

@@ -64,6 +64,14 @@ class Ledger:
             cache_drops=frozenset(self._cache_drops),
         )
 
+    def begin_anew(self) -> None:
+        """Forget what was entered, unless some of it is still held."""
+        if not self.alive:
+            self._storages.clear()
+            self._events.clear()
+            self._cache_drops.clear()
+            self.peak_bytes = 0
+
     def begin_step(self) -> None:
         """Note that what is made from now on belongs to the next step."""
         self._origins.clear()

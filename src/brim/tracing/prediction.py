@@ -29,6 +29,8 @@ SCHEMA = "brim.prediction/1"
 NUM_CURVE_SIZES = 8
 # How far beyond the size that is shown the curve goes, as a share, so that it is seen to pass the device's memory.
 _BEYOND = 0.15
+# From which share of the memory on that tensors leave free, what does not fit is said to be fragmented.
+_SPARE = 0.01
 # By how much the memory of a job may differ from its prediction, as a share: what the libraries take for themselves.
 # Source: 84 of 89 measured runs lie within it (benchmarks/prediction.py xmem).
 DOUBT = 0.05
@@ -246,8 +248,9 @@ class Prediction:
         return max(0, self.peak(microbatch).device_bytes - int(self.gpu.memory_bytes * self.fill))
 
     def is_fragmented(self, microbatch: int) -> bool:
-        """Return whether a microbatch does not fit although its tensors alone would."""
-        return not self.fits(microbatch) and self.peak(microbatch).allocated_bytes <= self._capacity_bytes()
+        """Return whether a microbatch does not fit although its tensors alone would, with something to spare."""
+        most_bytes = (1 - _SPARE) * self._capacity_bytes()
+        return not self.fits(microbatch) and self.peak(microbatch).allocated_bytes <= most_bytes
 
     def remedy(self, microbatch: int = 1) -> str | None:
         """Return the cheapest change that would make a microbatch fit; None where it fits."""

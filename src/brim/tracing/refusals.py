@@ -45,6 +45,12 @@ _INSTEAD = {
 }
 # How people say so in checks of their own while they build; later, CUDA in a message says no such thing.
 _SAYS_GPU = re.compile(r"\b(gpus?|cuda)\b", re.IGNORECASE)
+# How people and libraries say that something was done before, and why it is.
+_SAYS_AGAIN = re.compile(r"\b(twice|already)\b", re.IGNORECASE)
+_RUNS_AGAIN = (
+    " (`build` runs once for every size that is traced, all in one process: do what may be done only once where it was "
+    "not done yet)"
+)
 _HERE = str(Path(__file__).parent)
 _WORKLOAD = inspect.getfile(Workload)
 _TORCH = str(Path(torch.__file__).parent)
@@ -70,7 +76,8 @@ def told(error: Exception, phase: str, *, is_refused: bool = False) -> str:
             f"{phase} fails: {_users_line(error)} has too few samples for a microbatch of this size. Make `batch` "
             "return as many as it is asked for, or search up to what there is with --cap."
         )
-    return f"{phase} fails: {_users_line(error)} raises {type(error).__name__}: {_first_line(error)}"
+    hint = _RUNS_AGAIN if phase == "build" and _SAYS_AGAIN.search(str(error)) else ""
+    return f"{phase} fails: {_users_line(error)} raises {type(error).__name__}: {_first_line(error)}{hint}"
 
 
 def _not_on_fakes(error: Exception, phase: str, *, is_refused: bool) -> str | None:
@@ -115,8 +122,9 @@ def _not_on_fakes(error: Exception, phase: str, *, is_refused: bool) -> str | No
     first_line = _first_line(error)
     # torch takes a number that refuses to be a size for no number at all.
     if UnknownNumber.__name__ in first_line or (is_refused and isinstance(error, TypeError)):
+        words = f" ({first_line})" if UnknownNumber.__name__ in first_line else ""  # else they speak of another mistake
         return (
-            f"{where} uses a number that comes from a tensor's value, which a trace does not have ({first_line}). "
+            f"{where} uses a number that comes from a tensor's value, which a trace does not have{words}. "
             f"Use the worst case in the workload's {phase}."
         )
     told = f"{where} raises {type(error).__name__}: {first_line}"

@@ -20,7 +20,7 @@ from brim.tracing.arrays import arrays_of_trace
 from brim.tracing.attention import attending
 from brim.tracing.backing import Backing
 from brim.tracing.chance import Draws, seeded
-from brim.tracing.cuda_like import as_on_cuda
+from brim.tracing.cuda_like import as_on_cuda, default_device_kept
 from brim.tracing.fake import fake_tensors, modes_in_autograd
 from brim.tracing.faking import Faker, modules_faked_when_moved
 from brim.tracing.generation import generation_to_the_end
@@ -42,6 +42,8 @@ from brim.workload import Workload, prepare
 
 # Optimizer state appears in the first step of training, so only the second shows the peak.
 NUM_STEPS = {"train": 2, "eval": 1, "generate": 1}
+# How much is said of what ended a first attempt, in characters.
+_MOST_TOLD = 200
 _NO_BATCH = ". `batch` returned None: does it end with `return`?"
 
 
@@ -171,9 +173,8 @@ def _trace(
         watch = stack.enter_context(watched(ledger))
         if backing is not None:
             backing.begin_build()
-        with _phase("__init__", values, hint=". Make things in `build`, where self.device and self.case are set"):
-            prepared = prepare(workload_class, asked, device)
-        workload = _build_faked(prepared) or _build_for_real(workload_class, asked, device, recorder, watch)
+        stack.enter_context(default_device_kept())
+        workload = _built(workload_class, asked, device, recorder, watch)
         for tensor in _fake_the_rest(workload, mode, ledger):
             if places is None or places.has(tensor):
                 ledger.enter(tensor)
@@ -222,13 +223,20 @@ def _trace(
     )
 
 
-def _build_faked(workload: Workload) -> Workload | None:
-    """Build on fake tensors; None where that fails."""
+def _built(
+    workload_class: type[Workload], case: Case, device: torch.device, recorder: Recorder, watch: Watch
+) -> Workload:
+    """Build on fake tensors, or where that fails on real ones."""
+    with _phase("__init__", recorder.values, hint=". Make things in `build`, where self.device and self.case are set"):
+        workload: Workload | None = prepare(workload_class, case, device)
+    assert workload is not None
     try:
         workload.build()
-    except (Exception, SystemExit):  # noqa: BLE001  the user's code may raise anything; it is built for real then
-        return None
-    return workload
+        return workload
+    except (Exception, SystemExit) as error:  # noqa: BLE001  the user's code may raise anything
+        before = f"{type(error).__name__}: {error}"
+    workload = None  # with all that it has made
+    return _build_for_real(workload_class, case, device, recorder, watch, before=before)
 
 
 def _build_for_real(
@@ -237,13 +245,16 @@ def _build_for_real(
     device: torch.device,
     recorder: Recorder,
     watch: Watch,
+    *,
+    before: str,
 ) -> Workload:
-    """Build on real tensors."""
+    """Build on real tensors, given what ended the attempt on fake ones."""
     watch.forget()
     recorder.values.refused.clear()  # which hold the attempt on fake tensors
     gc.collect()
+    recorder.ledger.begin_anew()
     workload = prepare(workload_class, case, device)
-    with _phase("build", recorder.values), recorder.of_real_tensors():
+    with _phase("build", recorder.values, before=before), recorder.of_real_tensors():
         workload.build()
     return workload
 
@@ -262,7 +273,8 @@ def _fake_the_rest(workload: Workload, mode: FakeTensorMode, ledger: Ledger) -> 
 
 
 @contextmanager
-def _phase(name: str, values: Values, hint: str = "") -> Iterator[None]:
+def _phase(name: str, values: Values, hint: str = "", before: str = "") -> Iterator[None]:
+    """Say what ended a phase, with a hint and, of a second attempt, what had ended the first."""
     try:
         yield
         if values.refused and name != "build":
@@ -272,4 +284,6 @@ def _phase(name: str, values: Values, hint: str = "") -> Iterator[None]:
     except SystemExit as error:
         raise TraceError(f"{name} ends the program ({error}). Leave that out of the workload.") from error
     except Exception as error:
+        if before and before != f"{type(error).__name__}: {error}":
+            hint += f". The attempt before, on fake tensors, ended in {before[:_MOST_TOLD]}"
         raise TraceError(told(error, name, is_refused=bool(values.refused)) + hint) from error

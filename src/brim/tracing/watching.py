@@ -55,6 +55,9 @@ class Watch:
         Where there are several of those, and where modules inside have numbers for names, the attribute of the workload
         comes first.
         """
+        for part in (part for value in attributes.values() for part in parts_of(value)):
+            if isinstance(part, nn.Module):  # a copy registers nothing
+                self._owners[id(part)] = part
         owners = list(self._owners.values())
         inner = {id(child) for module in owners for child in module.modules() if child is not module}
         outermost = [module for module in owners if id(module) not in inner]

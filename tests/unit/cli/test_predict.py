@@ -3,6 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from brim.cli.predict import _gpus
+
 SIMPLE = Path(__file__).parents[2] / "workloads" / "simple.py"
 
 
@@ -121,6 +123,10 @@ def test_a_case_that_cannot_be_traced_is_named(brim_cli, tmp_path):
     document = json.loads(run.stdout)
     assert [each["case"] for each in document["predictions"]] == [{"rows": 32}]
     assert "Case rows=64" in document["error"]["message"]
+
+
+def test_every_memory_is_a_card_of_its_own():
+    assert [gpu.memory_bytes for gpu in _gpus(["t4"], ["1GiB", "2GiB"])[1:]] == [2**30, 2**31]
 
 
 def test_a_case_that_fits_one_of_the_gpus_has_an_answer(brim_cli):

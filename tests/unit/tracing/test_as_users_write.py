@@ -1,5 +1,7 @@
 """What people write that CUDA treats otherwise than the CPU, or that a trace tells."""
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -138,3 +140,53 @@ def test_an_evaluation_that_records_a_graph_is_told():
     assert TracedSizes(Evaluates, Case(), capability=AMPERE).observed().records_graph
     assert not TracedSizes(Lean, Case(), capability=AMPERE).observed().records_graph
     assert not TracedSizes(Plain, Case(), capability=AMPERE).observed().records_graph
+
+
+class AsksWhenBuilt(Plain):
+    """Cannot be built on fake tensors, which shows only after the model was moved."""
+
+    def build(self):
+        super().build()
+        if self.model[0].weight.std().item() > 100:
+            self.model.half()
+
+
+def test_what_was_built_before_it_failed_on_fake_tensors_is_not_counted():
+    plain, asks = (trace(each, Case(), 512, capability=AMPERE) for each in (Plain, AsksWhenBuilt))
+    assert asks.peak_bytes == plain.peak_bytes
+    assert asks.record.storages[0].num_bytes > 0
+    assert sum(each.kind == "parameters" for each in asks.record.storages) == 4
+
+
+class ByDefault(Plain):
+    def build(self):
+        torch.set_default_device(self.device)
+        self.model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64))
+        self.optimizer = torch.optim.AdamW(self.model.parameters())
+
+    def batch(self, size):
+        return torch.randn(size, 64)
+
+
+def test_what_is_made_on_the_default_device_is_on_the_gpu_and_the_default_is_of_the_trace_alone():
+    plain, by_default = (trace(each, Case(), 512, capability=AMPERE) for each in (Plain, ByDefault))
+    assert by_default.peak_bytes == plain.peak_bytes
+    assert not by_default.is_unplaced
+    assert torch.get_default_device() == torch.device("cpu")
+
+
+class Averages(Plain):
+    def build(self):
+        super().build()
+        self.average = copy.deepcopy(self.model)
+
+    def step(self, batch):
+        super().step(batch)
+        for kept, new in zip(self.average.parameters(), self.model.parameters(), strict=True):
+            kept.data.lerp_(new.data, 0.1)
+
+
+def test_copies_of_modules_have_the_names_that_the_workload_gives_them():
+    parameters = [each for each in trace(Averages, Case(), 8, capability=AMPERE).record.storages if each.num_bytes]
+    names = {each.module for each in parameters if each.kind == "parameters"}
+    assert names == {"model.0", "model.2", "average.0", "average.2"}

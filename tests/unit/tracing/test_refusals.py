@@ -126,3 +126,29 @@ def test_a_step_without_an_end_is_told(monkeypatch):
     monkeypatch.setattr(recorder, "MOST_OPERATIONS", 2000)
     with pytest.raises(TraceError, match=r"\(self.model\(batch\)\) runs after .* operations.*give it an end"):
         predict(Loops, gpu="rtx-3090")
+
+
+def test_what_ended_the_attempt_on_fake_tensors_is_told_beside_what_ended_the_one_on_real_ones():
+    class Builds(Mlp):
+        num_builds = 0
+
+        def build(self):
+            type(self).num_builds += 1
+            raise OSError("no compiler") if self.num_builds == 1 else ImportError("no library")
+
+    with pytest.raises(TraceError, match=r"ImportError: no library.*on fake tensors, ended in OSError: no compiler"):
+        predict(Builds, gpu="rtx-3090")
+
+
+def test_what_may_be_built_only_once_is_told_that_it_is_built_again():
+    class Builds(Mlp):
+        is_built = False
+
+        def build(self):
+            if self.is_built:
+                raise ValueError("trying to initialize twice")
+            type(self).is_built = True
+            super().build()
+
+    with pytest.raises(TraceError, match=r"initialize twice \(`build` runs once for every size"):
+        predict(Builds, gpu="rtx-3090")
