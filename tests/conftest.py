@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -33,6 +34,12 @@ hypothesis.settings.load_profile("brim")
 collect_ignore = ["scripts"]
 WORKLOADS = Path(__file__).parent / "workloads"
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def pytest_collection_finish() -> None:
+    """Keep what all test files import out of every later collection of garbage, which probes in this process need."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,6 @@
 """Everything that training changes comes back bit for bit."""
 
+import gc
 import random
 from types import SimpleNamespace
 
@@ -97,6 +98,15 @@ def test_everything_is_put_back_after_an_exception():
 OWN_GENERATOR = torch.Generator()
 
 
+@pytest.fixture
+def unfrozen():
+    """Let generators of files that were imported before the first test be found."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
+@pytest.mark.usefixtures("unfrozen")
 def test_generators_of_the_users_own_are_put_back():
     holder = SimpleNamespace(generator=torch.Generator())
     before = [generator.get_state() for generator in (OWN_GENERATOR, holder.generator)]
