@@ -156,9 +156,13 @@ def test_out_of_memory_is_told_apart_from_errors(make_engine, tmp_path):
 
 
 def test_a_trial_that_takes_too_long_is_ended_with_all_it_started(make_engine, tmp_path):
-    outcome = run(make_engine(), request_for("hang", tmp_path, timeout_seconds=1.0), tmp_path / "trial")
-    assert outcome.kind is ExitKind.TIMEOUT
-    (trace,) = tmp_path.glob("hangs-*")
+    engine = make_engine()
+    for seconds in (1.0, 4.0, 16.0, 64.0):  # longer where it was ended before it could start anything
+        request = request_for("hang", tmp_path, timeout_seconds=seconds)
+        assert run(engine, request, tmp_path / f"trial-{seconds}").kind is ExitKind.TIMEOUT
+        if traces := list(tmp_path.glob("hangs-*[0-9]")):
+            break
+    (trace,) = traces
     hung = json.loads(trace.read_text())
     assert not psutil.pid_exists(hung["pid"])
     wait_until(lambda: not psutil.pid_exists(hung["config"]["child"]))
