@@ -228,14 +228,13 @@ def _built(
 ) -> Workload:
     """Build on fake tensors, or where that fails on real ones."""
     with _phase("__init__", recorder.values, hint=". Make things in `build`, where self.device and self.case are set"):
-        workload: Workload | None = prepare(workload_class, case, device)
-    assert workload is not None
+        workload = prepare(workload_class, case, device)
     try:
         workload.build()
         return workload
     except (Exception, SystemExit) as error:  # noqa: BLE001  the user's code may raise anything
         before = f"{type(error).__name__}: {error}"
-    workload = None  # with all that it has made
+    del workload  # with all that it has made
     return _build_for_real(workload_class, case, device, recorder, watch, before=before)
 
 
