@@ -88,17 +88,27 @@ def expected_curve(traced: Mapping[int, int], *, waste: Mapping[int, int], unask
     return curve_through({**expected, beyond: int(expected[largest] + unasked * max(0.0, more_bytes))})
 
 
-def first_aim(limit_bytes: int, noise: float) -> float:
-    """Return the peak to aim for before anything has fitted.
+def first_aim(limit_bytes: int, noise: float, *, wasted_bytes: float = 0.0) -> float:
+    """Return the peak to aim for before anything has fitted: the middle of where a search ends.
 
-    Where equal runs differ it is the middle of where a search ends: one that is out of memory costs more than one that
-    leaves a little free.
+    One that is out of memory costs more than one that leaves a little free.
 
     Args:
         limit_bytes: The peak that must not be passed.
         noise: By how much the peaks of equal runs differ on the device, as a share of the limit.
+        wasted_bytes: What the heap is expected to waste there.
+
+    >>> first_aim(1000, 0.002), first_aim(1000, 0.025), first_aim(1000, 0.025, wasted_bytes=200)
+    (995.0, 950.0, 900.0)
     """
-    return (1 - (NOISY_CLOSE / 2 * noise if _is_noisy(noise) else noise)) * limit_bytes
+    margin = _margin(limit_bytes, noise, wasted_bytes)
+    return (1 - (NOISY_CLOSE / 2 if _is_noisy(noise) else 1) * margin) * limit_bytes
+
+
+def _margin(limit_bytes: int, noise: float, wasted_bytes: float) -> float:
+    """Return which share of the limit to leave free: what the next run of a size may need more than the last."""
+    margin = max(CLOSE_ENOUGH / 2, noise)
+    return max(margin, WASTE_NOISE * wasted_bytes / limit_bytes) if _is_noisy(noise) else margin
 
 
 def _is_noisy(noise: float) -> bool:
@@ -173,19 +183,22 @@ class Guided:
 
     @property
     def _first_aim(self) -> float:
-        return first_aim(self.limit_bytes, self.noise)
+        if self.expected is None:
+            return first_aim(self.limit_bytes, self.noise)
+        wasted_share = 1 - 1 / max(1.0, self.first_slope)
+        wasted_bytes = wasted_share * (self.limit_bytes - self.baseline_bytes)
+        return first_aim(self.limit_bytes, self.noise, wasted_bytes=wasted_bytes)
 
     @property
     def _is_noisy(self) -> bool:
         return _is_noisy(self.noise)
 
     def _margin(self, known: Known) -> float:
-        """Return which share of the limit to leave free: what the next run of a size may need more than the last."""
-        margin, peaks, low = max(CLOSE_ENOUGH / 2, self.noise), dict(known.peaks), known.largest_fit
-        if not self._is_noisy or self.curve is None or low not in peaks:
-            return margin
-        wasted_bytes = peaks[low] - self.baseline_bytes - self.curve.bytes_at(low)
-        return max(margin, WASTE_NOISE * wasted_bytes / self.limit_bytes)
+        """Return which share of the limit to leave free, by what the largest size that fitted wasted."""
+        peaks, low, wasted_bytes = dict(known.peaks), known.largest_fit, 0.0
+        if self.curve is not None and low in peaks:
+            wasted_bytes = peaks[low] - self.baseline_bytes - self.curve.bytes_at(low)
+        return _margin(self.limit_bytes, self.noise, wasted_bytes)
 
     def _resolution(self, known: Known, size: int) -> float:
         """How close to a size that failed is close enough, in samples: exact where no noise can explain the failure."""

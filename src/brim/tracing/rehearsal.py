@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -45,8 +46,10 @@ KERNEL_BYTES = 4 * 2**20
 # How much more of it than the smaller rehearsal showed is expected at a larger size, as a share.
 # Source: the same, where matrix products of 275, 1,000 and 2,200 rows took 36, 28 and 38 MiB on one processor.
 KERNEL_DOUBT = 0.15
-# From which share of the traced bytes on it is taken to grow with the batch.
-_GROWS_FROM = 0.08
+# Which share of the batch's own growth it has to show to be taken to grow with the batch. Source: the same. What LSTMs
+# take grew threefold from an eighth of a size to half of it; buffers of matrix products and convolutions at most
+# doubled there, and from half on stayed as they were.
+_GROWS_FROM = 5 / 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,13 +77,11 @@ class Rehearsal:
 
     Attributes:
         sizes: The microbatches of both, in rising order.
-        live_bytes: The traced bytes of the largest.
         real: Runs as many of the sizes as there is time for.
         replayed: Traces a size each.
     """
 
     sizes: tuple[int, ...]
-    live_bytes: float
     real: Fork
     replayed: tuple[Fork, ...]
 
@@ -104,7 +105,6 @@ class Rehearsal:
         sizes = (smaller, larger) if larger > smaller else (smaller,)
         return cls(
             sizes=sizes,
-            live_bytes=curve.bytes_at(larger),
             real=Fork.start(partial(_grown_by_running, workload_class, case, sizes, limit_bytes)),
             replayed=tuple(Fork.start(partial(_grown_by_tracing, workload_class, case, size)) for size in sizes),
         )
@@ -114,10 +114,11 @@ class Rehearsal:
         kernel_bytes = self._kernel_bytes()
         match kernel_bytes:
             case [smaller_bytes, larger_bytes]:
+                smaller, larger = self.sizes
                 each_bytes = 0.0
-                if larger_bytes > max(KERNEL_BYTES, _GROWS_FROM * self.live_bytes):
-                    each_bytes = max(0.0, (larger_bytes - smaller_bytes) / (self.sizes[1] - self.sizes[0]))
-                fixed_bytes = larger_bytes - each_bytes * self.sizes[1]
+                if larger_bytes > max(KERNEL_BYTES, _GROWS_FROM * larger / smaller * smaller_bytes):
+                    each_bytes = (larger_bytes - smaller_bytes) / (larger - smaller)
+                fixed_bytes = max(smaller_bytes, larger_bytes) - each_bytes * larger
             case [smaller_bytes]:
                 fixed_bytes, each_bytes = (1 + KERNEL_DOUBT) * smaller_bytes, 0.0
             case _:
@@ -140,29 +141,42 @@ class Rehearsal:
 
 
 def _grown_by_running(workload_class: type[Workload], case: Case, sizes: Sequence[int], limit_bytes: int) -> list[int]:
-    """Return by how much this process has grown after steps of each size, as far as there is time and memory."""
+    """Return by how much a process grows over steps of each size, as far as there is time and memory.
+
+    Each has a process of its own: what kernels keep of one size another might not need. The last is this one.
+    """
+    run = partial(_run_steps, workload_class, case, limit_bytes=limit_bytes)
+    *smaller, last = sizes
+    grown: list[int] = []
+    for size in smaller:
+        result = Fork.start(partial(run, size)).result(seconds=LONGEST_SECONDS)
+        if "problem" in result:
+            raise MemoryError(result["problem"])
+        grown.append(result["grown_bytes"])
+        if _NUM_STEPS * result["step_seconds"] * last / size > LONGEST_SECONDS:
+            return grown
+    try:
+        return [*grown, run(last)["grown_bytes"]]
+    except Exception:
+        if not grown:
+            raise
+        return grown
+
+
+def _run_steps(workload_class: type[Workload], case: Case, size: int, *, limit_bytes: int) -> dict[str, Any]:
+    """Return by how much this process grows over steps of a size, and what the last of them takes."""
     _make_heap_even()
     meter = CpuMeter()
     meter.limit(limit_bytes)
     workload = prepare(workload_class, case, torch.device("cpu"))
     workload.build()
-    grown: list[int] = []
+    batch = workload.batch(size)
     step_seconds = 0.0
-    for size in sizes:
-        if _NUM_STEPS * step_seconds * size / sizes[0] > LONGEST_SECONDS:
-            break
-        try:
-            batch = workload.batch(size)
-            for _ in range(_NUM_STEPS):
-                started = time.monotonic()
-                workload.step(batch)
-                step_seconds = time.monotonic() - started
-        except Exception:
-            if not grown:
-                raise
-            break
-        grown.append(peak_data_bytes() - meter.baseline_bytes)
-    return grown
+    for _ in range(_NUM_STEPS):
+        started = time.monotonic()
+        workload.step(batch)
+        step_seconds = time.monotonic() - started
+    return {"grown_bytes": peak_data_bytes() - meter.baseline_bytes, "step_seconds": step_seconds}
 
 
 def _grown_by_tracing(workload_class: type[Workload], case: Case, size: int) -> int:
