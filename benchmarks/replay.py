@@ -2,8 +2,8 @@
 
 Each workload is traced at a few sizes with real, untouched memory behind its tensors, then run for real, each in a
 process of its own that is forked from a fresh one; several fresh ones, because their heaps differ. What is left over is
-what kernels and their libraries take (`KERNEL_BYTES` and `KERNEL_DOUBT` in `brim.tracing.rehearsal`) and the accident
-of the heap (`_UNMEASURED_WASTE` in `brim.tracing.curves`). The first depends on the processor, which the results name;
+what kernels and their libraries take (the constants of `brim.tracing.rehearsal`) and the accident of the heap
+(`_UNMEASURED_WASTE` in `brim.tracing.curves`). The first depends on the processor, which the results name;
 `MALLOC_MMAP_THRESHOLD_=131072` leaves the second out.
 
     python benchmarks/replay.py [--only WORKLOAD] [--processes N]
@@ -20,20 +20,26 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from brim.tracing.rehearsal import LARGER_SHARE, SHARE
+
 HERE = Path(__file__).resolve().parent
 OUT = HERE / "results" / "replay.json"
-# The last size of each fills about 768 MiB, the limit of `finders.py`.
+# The largest size of each: it fills about 768 MiB, the limit of `finders.py`, where the threshold is fixed.
 WORKLOADS = {
-    "gpt2.py:Gpt2": (32, 90, 134),
-    "workloads.py:ConvNet": (170, 620, 680),
-    "workloads.py:LongAttention": (32, 80, 130),
-    "workloads.py:EmbeddingMlp": (275, 1000, 2200),
-    "nets.py:Pyramid": (25, 50, 75),
-    "nets.py:ResNet": (8, 16, 24),
-    "nets.py:UNet": (6, 11, 16),
-    "nets.py:AutoEncoder": (1000, 2000, 2900),
-    "nets.py:Encoder": (20, 40, 60),
+    "gpt2.py:Gpt2": 142,
+    "workloads.py:ConvNet": 680,
+    "workloads.py:LongAttention": 140,
+    "workloads.py:EmbeddingMlp": 2140,
+    "nets.py:Pyramid": 165,
+    "nets.py:ResNet": 79,
+    "nets.py:UNet": 33,
+    "nets.py:AutoEncoder": 3890,
+    "nets.py:Mlp": 10500,
+    "nets.py:Encoder": 107,
+    "nets.py:Lstm": 347,
 }
+# Which shares of it are run: those that a search runs before its first probe, and the size of that probe.
+SHARES = (SHARE, LARGER_SHARE, 1)
 NUM_STEPS = 3
 MEBIBYTE = 2**20
 # Far above what any of them takes.
@@ -85,7 +91,7 @@ def main() -> None:
     options = parser.parse_args()
     os.chdir(HERE)
     if options.here:
-        print(json.dumps(compare(options.only, list(WORKLOADS[options.only]))))
+        print(json.dumps(compare(options.only, [int(share * WORKLOADS[options.only]) for share in SHARES])))
         return
     rows = []
     for address in [options.only] if options.only else WORKLOADS:

@@ -23,8 +23,8 @@ CLOSE_ENOUGH = 0.01
 # Source: `benchmarks/guided.py`, where sizes that ran twice differed by up to a third of it.
 WASTE_NOISE = 0.25
 # Where equal runs differ, a search ends within so many times what is left free for that: a larger size would only be
-# one more chance of an OOM. Source: `benchmarks/guided.py`, where two runs of one size differed by up to 8% of it.
-NOISY_CLOSE = 4
+# one more chance of an OOM. Source: `benchmarks/guided.py`, where two runs of one size differed by up to 11% of it.
+NOISY_CLOSE = 5
 # There a size that fitted with room to spare may have had luck, so the next goes this share of the way that is left.
 NOISY_STEP = 0.5
 # After an OOM that the line did not foresee, the next size lies this share below the one that failed; after every
@@ -88,27 +88,19 @@ def expected_curve(traced: Mapping[int, int], *, waste: Mapping[int, int], unask
     return curve_through({**expected, beyond: int(expected[largest] + unasked * max(0.0, more_bytes))})
 
 
-def first_aim(limit_bytes: int, noise: float, *, wasted_bytes: float = 0.0) -> float:
-    """Return the peak to aim for before anything has fitted: the middle of where a search ends.
+def first_aim(limit_bytes: int, noise: float) -> float:
+    """Return the peak to aim for before anything has fitted.
 
-    One that is out of memory costs more than one that leaves a little free.
+    It is the middle of where a search ends: one that is out of memory costs more than one that leaves a little free.
 
     Args:
         limit_bytes: The peak that must not be passed.
         noise: By how much the peaks of equal runs differ on the device, as a share of the limit.
-        wasted_bytes: What the heap is expected to waste there.
 
-    >>> first_aim(1000, 0.002), first_aim(1000, 0.025), first_aim(1000, 0.025, wasted_bytes=200)
-    (995.0, 950.0, 900.0)
+    >>> first_aim(1000, 0.002), first_aim(1000, 0.025)
+    (995.0, 937.5)
     """
-    margin = _margin(limit_bytes, noise, wasted_bytes)
-    return (1 - (NOISY_CLOSE / 2 if _is_noisy(noise) else 1) * margin) * limit_bytes
-
-
-def _margin(limit_bytes: int, noise: float, wasted_bytes: float) -> float:
-    """Return which share of the limit to leave free: what the next run of a size may need more than the last."""
-    margin = max(CLOSE_ENOUGH / 2, noise)
-    return max(margin, WASTE_NOISE * wasted_bytes / limit_bytes) if _is_noisy(noise) else margin
+    return (1 - (NOISY_CLOSE * noise if _is_noisy(noise) else CLOSE_ENOUGH) / 2) * limit_bytes
 
 
 def _is_noisy(noise: float) -> bool:
@@ -183,22 +175,19 @@ class Guided:
 
     @property
     def _first_aim(self) -> float:
-        if self.expected is None:
-            return first_aim(self.limit_bytes, self.noise)
-        wasted_share = 1 - 1 / max(1.0, self.first_slope)
-        wasted_bytes = wasted_share * (self.limit_bytes - self.baseline_bytes)
-        return first_aim(self.limit_bytes, self.noise, wasted_bytes=wasted_bytes)
+        return first_aim(self.limit_bytes, self.noise)
 
     @property
     def _is_noisy(self) -> bool:
         return _is_noisy(self.noise)
 
     def _margin(self, known: Known) -> float:
-        """Return which share of the limit to leave free, by what the largest size that fitted wasted."""
-        peaks, low, wasted_bytes = dict(known.peaks), known.largest_fit, 0.0
-        if self.curve is not None and low in peaks:
-            wasted_bytes = peaks[low] - self.baseline_bytes - self.curve.bytes_at(low)
-        return _margin(self.limit_bytes, self.noise, wasted_bytes)
+        """Return which share of the limit to leave free: what the next run of a size may need more than the last."""
+        margin, peaks, low = max(CLOSE_ENOUGH / 2, self.noise), dict(known.peaks), known.largest_fit
+        if not self._is_noisy or self.curve is None or low not in peaks:
+            return margin
+        wasted_bytes = peaks[low] - self.baseline_bytes - self.curve.bytes_at(low)
+        return max(margin, WASTE_NOISE * wasted_bytes / self.limit_bytes)
 
     def _resolution(self, known: Known, size: int) -> float:
         """How close to a size that failed is close enough, in samples: exact where no noise can explain the failure."""

@@ -90,7 +90,8 @@ class TracedCurve:
     @property
     def around_bytes(self) -> int:
         """What the process holds that is no tensor's."""
-        return self.baseline_bytes + self.scratch.fixed_bytes + self.once_bytes + self.shared_bytes
+        kernel_bytes = self.scratch.fixed_bytes + self.scratch.doubt_bytes
+        return self.baseline_bytes + kernel_bytes + self.once_bytes + self.shared_bytes
 
     @property
     def points(self) -> dict[int, int]:
@@ -109,14 +110,6 @@ class TracedCurve:
         if not self.grown or self.gap_from is not None:
             return curve_through(self.points).size_at(room_bytes / self.slope, cap=cap)
         return self.expected().size_at(room_bytes, cap=cap)
-
-    def aim_bytes(self, limit_bytes: int, cap: int) -> int:
-        """Return the peak that a first probe should have under a limit."""
-        aim_bytes, wasted_bytes = first_aim(limit_bytes, noise()), 0.0
-        if self.grown and self.gap_from is None:
-            goal = max(1, self.goal(int(aim_bytes), cap))
-            wasted_bytes = self.expected().bytes_at(goal) - curve_through(self.points).bytes_at(goal)
-        return int(first_aim(limit_bytes, noise(), wasted_bytes=wasted_bytes))
 
     def expected(self) -> MemoryCurve:
         """Return what a process should need over the microbatch, beside what it holds in any case."""
@@ -174,6 +167,7 @@ def trace_curve(
     mapped = backed and is_mapped()
     unasked = MAPPED_SLOPE if mapped else HEAP_SLOPE if backed else LIVE_SLOPE
     near = _MAPPED_NEAR if mapped else _HEAP_NEAR if backed else NEAR_GOAL
+    aim_bytes = int(first_aim(limit_bytes, noise()))
     scratch = Scratch() if backed else _NO_SCRATCH
     curve = TracedCurve(baseline_bytes=baseline_bytes, scratch=scratch, unasked=unasked, slope=unasked)
     # The process that traces must be as fresh as a probe's, so it is forked from this one, in which nothing ran yet.
@@ -188,7 +182,6 @@ def trace_curve(
     while len(curve.live) < MOST_POINTS:
         if len(curve.live) >= _FEWEST_POINTS and time.monotonic() - started > _ENOUGH_SECONDS:
             break
-        aim_bytes = curve.aim_bytes(limit_bytes, cap) if curve.live else limit_bytes
         sizes = next_to_trace(curve.points, target_bytes=curve.target_bytes(aim_bytes, cap), cap=cap, near=near)
         if not sizes and rehearsal is None:
             break
@@ -205,7 +198,7 @@ def trace_curve(
             if curve.scratch.seen_at == rehearsal.sizes[-1] and not mapped:
                 ask_heap(curve.scratch.seen_at)
             rehearsal = None
-        goal = curve.goal(curve.aim_bytes(limit_bytes, cap), cap)
+        goal = curve.goal(aim_bytes, cap)
         if may_rehearse and len(curve.live) >= _FEWEST_POINTS and goal <= _MOST_REHEARSED * max(curve.live):
             traced = curve_through(curve.live)
             rehearsal = Rehearsal.start(workload_class, case, traced, goal=goal, limit_bytes=limit_bytes)
@@ -215,9 +208,9 @@ def trace_curve(
     if grows:
         (curve.leak,) = in_forks([partial(leak_of, workload_class, case, sorted(curve.live)[:2])])
     if curve.grown and time.monotonic() - started < _ENOUGH_SECONDS:
-        _look_above(curve, int(first_aim(limit_bytes, noise())), cap, run)
+        _look_above(curve, aim_bytes, cap, run)
     if curve.grown and curve.gap_from is None:
-        goal = max(1, curve.goal(curve.aim_bytes(limit_bytes, cap), cap))
+        goal = max(1, curve.goal(aim_bytes, cap))
         curve.slope = curve.expected().bytes_at(goal) / max(1.0, curve_through(curve.points).bytes_at(goal))
     return curve
 

@@ -38,8 +38,8 @@ _M_MMAP_THRESHOLD = -3
 _MAPPED_FROM_BYTES = 128 * 2**10
 # The first step makes what the optimizer keeps, the second finds it there.
 _NUM_STEPS = 2
-# How long a size may take. A step that is slower makes every probe slow as well.
-LONGEST_SECONDS = 5.0
+# How long a size may take. Two steps at half of a size are a sixth of what one probe and its confirmation take there.
+LONGEST_SECONDS = 20.0
 # What kernels and their libraries take for themselves at least, in bytes, whatever the batch.
 # Source: `benchmarks/replay.py`, where real probes of convolutions took 1 to 4 MiB more than the replay.
 KERNEL_BYTES = 4 * 2**20
@@ -47,8 +47,8 @@ KERNEL_BYTES = 4 * 2**20
 # Source: the same, where matrix products of 275, 1,000 and 2,200 rows took 36, 28 and 38 MiB on one processor.
 KERNEL_DOUBT = 0.15
 # Which share of the batch's own growth it has to show to be taken to grow with the batch. Source: the same. What LSTMs
-# take grew threefold from an eighth of a size to half of it; buffers of matrix products and convolutions at most
-# doubled there, and from half on stayed as they were.
+# take grew threefold from an eighth of a size to half of it; buffers of matrix products and convolutions doubled there
+# at most, and from half of it on mostly stayed as they were.
 _GROWS_FROM = 5 / 8
 
 
@@ -59,15 +59,17 @@ class Scratch:
     Attributes:
         fixed_bytes: Whatever the batch.
         each_bytes: For every sample of it.
+        doubt_bytes: How much more it may be at a size that did not run.
         seen_at: The largest size that ran; 0 without any.
     """
 
     fixed_bytes: int = KERNEL_BYTES
     each_bytes: float = 0.0
+    doubt_bytes: int = 0
     seen_at: int = 0
 
     def bytes_at(self, microbatch: int) -> float:
-        """Return what they take for a microbatch."""
+        """Return what they take for a microbatch, without the doubt."""
         return self.fixed_bytes + self.each_bytes * microbatch
 
 
@@ -112,19 +114,25 @@ class Rehearsal:
     def scratch(self) -> Scratch:
         """Return what kernels should take at a larger size."""
         kernel_bytes = self._kernel_bytes()
+        each_bytes = doubt_bytes = 0.0
         match kernel_bytes:
             case [smaller_bytes, larger_bytes]:
                 smaller, larger = self.sizes
-                each_bytes = 0.0
                 if larger_bytes > max(KERNEL_BYTES, _GROWS_FROM * larger / smaller * smaller_bytes):
                     each_bytes = (larger_bytes - smaller_bytes) / (larger - smaller)
-                fixed_bytes = max(smaller_bytes, larger_bytes) - each_bytes * larger
+                else:  # a step up or down from the one to the other may be followed by another
+                    doubt_bytes = abs(larger_bytes - smaller_bytes)
+                fixed_bytes = larger_bytes - each_bytes * larger
             case [smaller_bytes]:
-                fixed_bytes, each_bytes = (1 + KERNEL_DOUBT) * smaller_bytes, 0.0
+                fixed_bytes, doubt_bytes = smaller_bytes, KERNEL_DOUBT * smaller_bytes
             case _:
-                fixed_bytes = each_bytes = 0.0
-        seen_at = self.sizes[len(kernel_bytes) - 1] if kernel_bytes else 0
-        return Scratch(fixed_bytes=max(KERNEL_BYTES, int(fixed_bytes)), each_bytes=each_bytes, seen_at=seen_at)
+                fixed_bytes = 0
+        return Scratch(
+            fixed_bytes=max(KERNEL_BYTES, int(fixed_bytes)),
+            each_bytes=each_bytes,
+            doubt_bytes=int(doubt_bytes),
+            seen_at=self.sizes[len(kernel_bytes) - 1] if kernel_bytes else 0,
+        )
 
     def _kernel_bytes(self) -> list[int]:
         """Wait for all and return by how much more the real process grew, size by size, as far as it came.

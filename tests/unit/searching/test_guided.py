@@ -84,9 +84,9 @@ def test_where_equal_runs_differ_it_leaves_as_much_free_and_meets_no_oom(slope, 
         asks.append(ask.microbatch)
         search.tell(ask.microbatch, fits=True, peak_bytes=peak)
     assert search.confirmed
-    # Within 10% of the limit, or as much as the heap wastes.
+    # Within 12.5% of the limit, or as much as the heap wastes and a quarter of it.
     wasted = waste * slope * search.answer
-    assert 1.02 * expected_peak(search.answer + 1) + max(0.1 * LIMIT, wasted) >= LIMIT
+    assert 1.02 * expected_peak(search.answer + 1) + max(0.125 * LIMIT, 1.25 * wasted) >= LIMIT
 
 
 @given(slope=st.floats(1_000, 100_000_000), fixed=st.integers(0, 1_000_000_000))

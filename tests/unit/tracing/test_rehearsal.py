@@ -136,8 +136,26 @@ def test_what_a_step_keeps_beside_its_tensors_is_expected_at_every_size(seen):
 
 
 def test_where_a_larger_size_cannot_run_a_little_more_is_expected(seen):
-    small_bytes = seen["KeepsScratchOfFew"]["fixed_bytes"] / (1 + KERNEL_DOUBT)
-    assert KEPT_BYTES - 4 * MIB <= small_bytes <= KEPT_BYTES + 16 * MIB
+    few = seen["KeepsScratchOfFew"]
+    assert KEPT_BYTES - 4 * MIB <= few["fixed_bytes"] <= KEPT_BYTES + 16 * MIB
+    assert few["doubt_bytes"] == int(KERNEL_DOUBT * few["fixed_bytes"])
+
+
+def scratch_of(*, smaller, larger):
+    """What kernels should take that took so many MiB with 10 and with 40 samples."""
+    real = Fork.start(lambda: [smaller * MIB, larger * MIB])
+    replayed = tuple(Fork.start(lambda: 0) for _ in range(2))
+    return Rehearsal(sizes=(10, 40), real=real, replayed=replayed).scratch()
+
+
+def test_a_step_from_one_size_to_the_other_may_be_followed_by_another():
+    assert scratch_of(smaller=20, larger=20) == Scratch(fixed_bytes=20 * MIB, seen_at=40)
+    assert scratch_of(smaller=12, larger=28) == Scratch(fixed_bytes=28 * MIB, doubt_bytes=16 * MIB, seen_at=40)
+    assert scratch_of(smaller=43, larger=34) == Scratch(fixed_bytes=34 * MIB, doubt_bytes=9 * MIB, seen_at=40)
+
+
+def test_what_grows_nearly_as_the_batch_does_is_no_step():
+    assert scratch_of(smaller=14, larger=44) == Scratch(fixed_bytes=4 * MIB, each_bytes=MIB, seen_at=40)
 
 
 def test_what_a_step_takes_for_every_sample_is_expected_for_every_sample(seen):
