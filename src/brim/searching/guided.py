@@ -19,6 +19,10 @@ from brim.searching.known import Known
 # more, it aims for as much as they differ by: the next size would gain less than that and as likely fail as fit, and an
 # answer that fitted by luck would fail in the user's own run.
 CLOSE_ENOUGH = 0.01
+# Which share of the limit a first probe leaves free where equal runs hardly differ. Source: `benchmarks/guided.py`,
+# where first probes of nets whose kernels took as much at half of a size as at the whole needed up to 0.3% more than
+# was expected.
+FIRST_FREE = 0.003
 # By how much what the heap wastes differs between equal runs, as a share of it, where that is more than the noise.
 # Source: `benchmarks/guided.py`, where sizes that ran twice differed by up to a third of it.
 WASTE_NOISE = 0.25
@@ -91,16 +95,17 @@ def expected_curve(traced: Mapping[int, int], *, waste: Mapping[int, int], unask
 def first_aim(limit_bytes: int, noise: float) -> float:
     """Return the peak to aim for before anything has fitted.
 
-    It is the middle of where a search ends: one that is out of memory costs more than one that leaves a little free.
+    Where equal runs differ it is the middle of where a search ends: one that is out of memory costs more than one that
+    leaves a little free. Elsewhere it is nearer to the limit, since sizes round down.
 
     Args:
         limit_bytes: The peak that must not be passed.
         noise: By how much the peaks of equal runs differ on the device, as a share of the limit.
 
     >>> first_aim(1000, 0.002), first_aim(1000, 0.025)
-    (995.0, 937.5)
+    (997.0, 937.5)
     """
-    return (1 - (NOISY_CLOSE * noise if _is_noisy(noise) else CLOSE_ENOUGH) / 2) * limit_bytes
+    return (1 - (NOISY_CLOSE / 2 * noise if _is_noisy(noise) else FIRST_FREE)) * limit_bytes
 
 
 def _is_noisy(noise: float) -> bool:

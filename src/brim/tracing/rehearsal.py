@@ -40,7 +40,7 @@ _MAPPED_FROM_BYTES = 128 * 2**10
 _NUM_STEPS = 2
 # How long a size may take. Two steps at half of a size are a sixth of what one probe and its confirmation take there.
 LONGEST_SECONDS = 20.0
-# What kernels and their libraries take for themselves at least, in bytes, whatever the batch.
+# What kernels and their libraries are taken to keep at least, in bytes, where no larger size ran.
 # Source: `benchmarks/replay.py`, where real probes of convolutions took 1 to 4 MiB more than the replay.
 KERNEL_BYTES = 4 * 2**20
 # How much more of it than the smaller rehearsal showed is expected at a larger size, as a share.
@@ -124,11 +124,11 @@ class Rehearsal:
                     doubt_bytes = abs(larger_bytes - smaller_bytes)
                 fixed_bytes = larger_bytes - each_bytes * larger
             case [smaller_bytes]:
-                fixed_bytes, doubt_bytes = smaller_bytes, KERNEL_DOUBT * smaller_bytes
+                fixed_bytes, doubt_bytes = max(KERNEL_BYTES, smaller_bytes), KERNEL_DOUBT * smaller_bytes
             case _:
-                fixed_bytes = 0
+                fixed_bytes = KERNEL_BYTES
         return Scratch(
-            fixed_bytes=max(KERNEL_BYTES, int(fixed_bytes)),
+            fixed_bytes=int(fixed_bytes),
             each_bytes=each_bytes,
             doubt_bytes=int(doubt_bytes),
             seen_at=self.sizes[len(kernel_bytes) - 1] if kernel_bytes else 0,

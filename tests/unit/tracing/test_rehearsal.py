@@ -202,7 +202,7 @@ def test_what_building_takes_beside_tensors_is_taken_once_and_no_waste(seen):
 
 
 def test_a_step_that_keeps_nothing_is_expected_to_take_little(seen):
-    assert KERNEL_BYTES <= seen["Wide"]["fixed_bytes"] <= 16 * MIB
+    assert seen["Wide"]["fixed_bytes"] <= 16 * MIB
     assert seen["Wide"]["each_bytes"] == 0
 
 
