@@ -3,7 +3,7 @@
 Libraries of matrix products pack their operands into buffers that they keep. How large these are depends on the
 processor and on the shapes: one kind takes 1 to 4 MiB where another takes 12 to 38 (`benchmarks/replay.py`), and at
 half of a size mostly as much as at the whole of it. Others, such as LSTMs, take more the larger the batch. So a small
-size is rehearsed, and where that is quick a larger one.
+size is rehearsed, and where that is quick a larger one, each in a process of its own.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -128,7 +129,7 @@ class Rehearsal:
             case _:
                 fixed_bytes = KERNEL_BYTES
         return Scratch(
-            fixed_bytes=int(fixed_bytes),
+            fixed_bytes=max(0, int(fixed_bytes)),
             each_bytes=each_bytes,
             doubt_bytes=int(doubt_bytes),
             seen_at=self.sizes[len(kernel_bytes) - 1] if kernel_bytes else 0,
@@ -159,16 +160,13 @@ def _grown_by_running(workload_class: type[Workload], case: Case, sizes: Sequenc
     for size in smaller:
         result = Fork.start(partial(run, size)).result(seconds=LONGEST_SECONDS)
         if "problem" in result:
-            raise MemoryError(result["problem"])
+            return grown
         grown.append(result["grown_bytes"])
         if _NUM_STEPS * result["step_seconds"] * last / size > LONGEST_SECONDS:
             return grown
-    try:
-        return [*grown, run(last)["grown_bytes"]]
-    except Exception:
-        if not grown:
-            raise
-        return grown
+    with suppress(Exception):
+        grown.append(run(last)["grown_bytes"])
+    return grown
 
 
 def _run_steps(workload_class: type[Workload], case: Case, size: int, *, limit_bytes: int) -> dict[str, Any]:
