@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
@@ -17,17 +17,64 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from brim.tracing.unknown import UnknownNumber, refuse
+from brim.tracing.unknown import UNKNOWN, UnknownNumber, refuse
+
+# Functions of NumPy whose results are as long as values say, or are answers about values.
+_ASK = frozenset(
+    (
+        *("allclose", "array_equal", "array_equiv", "argwhere", "flatnonzero", "nonzero", "compress", "extract"),
+        *("unique", "unique_all", "unique_counts", "unique_inverse", "unique_values", "bincount", "trim_zeros"),
+        *("intersect1d", "setdiff1d", "setxor1d", "union1d", "histogram_bin_edges"),
+    )
+)
+_FROM_NUMPY = torch.from_numpy
+# What makes plain arrays of others.
+_MAKE = ("array", "asarray", "ascontiguousarray")
 
 
 @contextmanager
 def arrays_of_trace() -> Iterator[None]:
     """Let fake tensors become arrays and lists in the block."""
-    with (
-        mock.patch.object(FakeTensor, "numpy", _numpy, create=True),
-        mock.patch.object(FakeTensor, "tolist", _tolist, create=True),
-    ):
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(FakeTensor, "numpy", _numpy, create=True))
+        stack.enter_context(mock.patch.object(FakeTensor, "tolist", _tolist, create=True))
+        stack.enter_context(mock.patch.object(torch, "from_numpy", _tensor_of))
+        try:
+            numpy = importlib.import_module("numpy")
+        except ImportError:
+            numpy = None
+        if numpy is not None:
+            for name in _MAKE:
+                stack.enter_context(mock.patch.object(numpy, name, _keeping_unknown(getattr(numpy, name))))
+            stack.enter_context(mock.patch.object(numpy, "repeat", _repeating(numpy.repeat)))
         yield
+
+
+def _tensor_of(array: Any) -> torch.Tensor:
+    """Return what `torch.from_numpy` does, of an array without values a tensor without."""
+    return torch.tensor(array) if getattr(array, "is_unknown", False) else _FROM_NUMPY(array)
+
+
+def _repeating(repeat: Callable[..., Any]) -> Callable[..., Any]:
+    """Return NumPy's own, which looks at the array alone, and not at how often its values are repeated."""
+
+    @functools.wraps(repeat)
+    def repeated(a: Any, repeats: Any, axis: Any = None) -> Any:
+        return refuse() if getattr(repeats, "is_unknown", False) else repeat(a, repeats, axis)
+
+    return repeated
+
+
+def _keeping_unknown(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that makes an array, of one without values another such."""
+
+    @functools.wraps(make)
+    def made(of: Any, *args: Any, **kwargs: Any) -> Any:
+        array = make(of, *args, **kwargs)
+        is_unknown = getattr(of, "is_unknown", False) or (isinstance(of, FakeTensor) and of.constant is None)
+        return array.view(_array_class()) if is_unknown else array
+
+    return made
 
 
 def _numpy(tensor: FakeTensor, *, force: bool = False) -> Any:
@@ -71,9 +118,20 @@ def _array_class() -> Any:
         """An array without values."""
 
         is_unknown = True
-        __bool__ = __int__ = __float__ = __index__ = __complex__ = refuse
+        __bool__ = __int__ = __float__ = __index__ = __complex__ = __contains__ = refuse
+        nonzero = compress = refuse
+
+        def __array_function__(
+            self, func: Callable[..., Any], types: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        ) -> Any:
+            if _asks(func.__name__, (*args, *kwargs.values())):
+                refuse()
+            known = {name: _plain(value) for name, value in kwargs.items()}
+            return _unknown(func(*_plain(args), **known))
 
         def __getitem__(self, key: Any) -> Any:
+            if any(_is_mask(each) for each in (key if isinstance(key, tuple) else (key,))):
+                refuse()
             found = super().__getitem__(key)
             return found if isinstance(found, numpy.ndarray) else numpy.asarray(found).view(type(self))
 
@@ -81,13 +139,19 @@ def _array_class() -> Any:
             return (self[index] for index in range(len(self)))
 
         def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
-            return array.view(type(self))
+            return _unknown(array)
 
         def __repr__(self) -> str:
             return f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype})"
 
+        def __str__(self) -> str:
+            return repr(self) if self.ndim else str(UnknownNumber())
+
         def __format__(self, spec: str) -> str:
             return format(UnknownNumber(), spec)
+
+        def repeat(self, repeats: Any, axis: Any = None) -> Any:
+            return refuse() if getattr(repeats, "is_unknown", False) else _unknown(super().repeat(repeats, axis))
 
         def item(self, *_: Any) -> Any:
             return UnknownNumber()
@@ -95,4 +159,39 @@ def _array_class() -> Any:
         def tolist(self) -> Any:
             return _nested(self.shape)
 
+    UNKNOWN.add(UnknownArray)
     return UnknownArray
+
+
+def _unknown(result: Any) -> Any:
+    """Return what a function of NumPy gave without its values; a mask takes all, where known arrays are asked by it."""
+    numpy = importlib.import_module("numpy")
+    if isinstance(result, (tuple, list)):
+        parts = [_unknown(each) for each in result]
+        return type(result)(*parts) if hasattr(result, "_fields") else type(result)(parts)
+    if not isinstance(result, (numpy.ndarray, numpy.generic)):
+        return result
+    array = numpy.asarray(result).view(_array_class())
+    if array.dtype == bool:
+        array.fill(True)
+    return array
+
+
+def _plain(value: Any) -> Any:
+    """Return arguments with plain arrays instead of those without values, about which NumPy may ask what it likes."""
+    if isinstance(value, (tuple, list)):
+        return type(value)(_plain(each) for each in value)
+    return value.view(importlib.import_module("numpy").ndarray) if getattr(value, "is_unknown", False) else value
+
+
+def _asks(name: str, args: tuple[Any, ...]) -> bool:
+    """Return whether a function of NumPy asks for values of these arguments."""
+    if name == "where":
+        return len(args) == 1
+    if name == "delete":
+        return getattr(args[1], "is_unknown", False)
+    return name in _ASK
+
+
+def _is_mask(key: Any) -> bool:
+    return getattr(key, "is_unknown", False) and key.dtype == bool

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 from unittest import mock
 
@@ -16,16 +16,35 @@ from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 _IN_PROCESS = {"num_workers": 0, "timeout": 0, "pin_memory": False, "persistent_workers": False}
 
 
+class Loaders:
+    """What loaders in a trace were asked for.
+
+    Attributes:
+        num_samples: How many samples the smallest of them has; None without any that knows.
+    """
+
+    def __init__(self) -> None:
+        self.num_samples: int | None = None
+
+    def iterate(self, loader: DataLoader[Any]) -> _SingleProcessDataLoaderIter:
+        """Return an iterator in this process."""
+        with suppress(TypeError, NotImplementedError):
+            num_samples = len(loader.sampler)  # type: ignore[arg-type]
+            self.num_samples = num_samples if self.num_samples is None else min(num_samples, self.num_samples)
+        return _iterate_here(loader)
+
+
 @contextmanager
-def loaders_in_order() -> Iterator[None]:
+def loaders_in_order() -> Iterator[Loaders]:
     """Let loaders in the block load in this process, and samplers of torch go through their samples in order."""
+    loaders = Loaders()
     with ExitStack() as stack:
-        stack.enter_context(mock.patch.object(DataLoader, "_get_iterator", _iterate_here))
+        stack.enter_context(mock.patch.object(DataLoader, "_get_iterator", lambda loader: loaders.iterate(loader)))
         stack.enter_context(mock.patch.object(SubsetRandomSampler, "__iter__", lambda self: iter(self.indices)))
         for sampler in (RandomSampler, WeightedRandomSampler):
             stack.enter_context(mock.patch.object(sampler, "__iter__", _in_order))
         stack.enter_context(mock.patch.object(DistributedSampler, "__iter__", _unshuffled(DistributedSampler.__iter__)))
-        yield
+        yield loaders
 
 
 def _iterate_here(loader: DataLoader[Any]) -> _SingleProcessDataLoaderIter:

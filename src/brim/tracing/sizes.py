@@ -198,6 +198,7 @@ class TracedSizes:
         if self._line is None:
             self._trace(microbatch)
             return True
+        self._check_dataset(microbatch)
         if microbatch > _FAR and not self.confirm(_FAR):
             return False
         microbatch = min(microbatch, self.most_affordable)
@@ -285,12 +286,16 @@ class TracedSizes:
         rows = zip(*(self._traces[size].batch_rows for size in (low, high, microbatch)), strict=False)
         for at_low, at_high, here in rows:
             if at_low * high == at_high * low and here * low < at_low * microbatch:
-                num_samples = here * low // at_low
-                raise TraceError(
-                    f"`batch` returns {num_samples:,} samples where it is asked for {microbatch:,}, as at the end of a "
-                    f"dataset. Make it return as many as it is asked for, or search up to there with --cap "
-                    f"{num_samples} (cap={num_samples} in Python)."
-                )
+                raise _ends(here * low // at_low, microbatch)
+
+    def _check_dataset(self, microbatch: int) -> None:
+        """Refuse more samples than the loader has that `batch` takes one batch from, if that is of the size asked."""
+        low, high = _FIRST_SIZES
+        num_samples = self._traces[low].num_samples
+        rows = zip(self._traces[low].batch_rows, self._traces[high].batch_rows, strict=False)
+        is_whole = all(row == (low, high) for row in rows)
+        if num_samples is not None and is_whole and microbatch > num_samples:
+            raise _ends(num_samples, microbatch)
 
     def _tell_of(self, microbatch: int, num_operations: int) -> None:
         if self._tell is not None:
@@ -304,6 +309,14 @@ def _kernels(capability: tuple[int, int]) -> tuple[bool, bool]:
 
 def _asked_bytes(record: Record) -> int:
     return sum(size for _, size in record.events)
+
+
+def _ends(num_samples: int, microbatch: int) -> TraceError:
+    return TraceError(
+        f"`batch` returns {num_samples:,} samples where it is asked for {microbatch:,}, as at the end of a dataset. "
+        f"Make it return as many as it is asked for, or search up to there with --cap {num_samples} "
+        f"(cap={num_samples} in Python)."
+    )
 
 
 def _no_growth(small: int, large: int, peak_bytes: int) -> TraceError:

@@ -59,6 +59,7 @@ class Trace:
         has_recurrence: Whether a recurrent layer ran, whose cuDNN kernels keep what a trace does not show.
         token_stride: Of how many tokens of a long generation one was entered.
         batch_rows: Of the tensors in the batch, how long their first dimension is.
+        num_samples: How many the smallest loader has that was made for the batch; None without any.
         keeps_batch: Whether every step keeps its batch, so that with one of its own each would hold more.
         draws: Whether random numbers of the host may decide what runs.
         num_updates: How often the optimizer that stepped least did so; None without any.
@@ -78,6 +79,7 @@ class Trace:
     has_recurrence: bool = False
     token_stride: int = 1
     batch_rows: tuple[int, ...] = ()
+    num_samples: int | None = None
     keeps_batch: bool = False
     draws: bool = False
     num_updates: int | None = None
@@ -168,7 +170,7 @@ def _trace(
             stack.enter_context(memory_of(ledger))
         stack.enter_context(modules_faked_when_moved(mode))
         stack.enter_context(modes_in_autograd())
-        stack.enter_context(loaders_in_order())
+        loaders = stack.enter_context(loaders_in_order())
         stack.enter_context(arrays_of_trace())
         watch = stack.enter_context(watched(ledger))
         if backing is not None:
@@ -186,8 +188,10 @@ def _trace(
         ledger.phase = Phase.BATCH
         values.refused.clear()  # what was refused while it was built was built for real
         draws = Draws(generators)
+        loaders.num_samples = None  # of those that are made for this batch
         with _phase("batch", values):
             batch = workload.batch(microbatch)
+        num_samples = loaders.num_samples
         references = BatchReferences(batch)
         batch_rows = tuple(tensor.shape[0] for tensor in tensors_in(batch) if tensor.dim())
         ledger.phase = Phase.FORWARD
@@ -214,6 +218,7 @@ def _trace(
         has_recurrence=watch.has_recurrence,
         token_stride=ledger.token_stride,
         batch_rows=batch_rows,
+        num_samples=num_samples,
         keeps_batch=references.grow(),
         draws=is_drawn,
         num_updates=watch.num_updates(vars(workload)),

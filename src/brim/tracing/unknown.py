@@ -94,7 +94,10 @@ class UnknownNumber(float):
         """Refuse to become known, unless it is for a learning rate."""
         return 1.0 if sys._getframe(1).f_globals.get("__name__") in _NEUTRAL else refuse()
 
-    __hash__ = float.__hash__
+    def __hash__(self) -> int:
+        """Refuse to be told from others, as in a set; torch only looks up whether it has seen the like."""
+        caller = str(sys._getframe(1).f_globals.get("__name__"))
+        return 0 if caller.startswith(("torch.", "brim.")) else refuse()
 
 
 class Values:
@@ -180,7 +183,7 @@ class Values:
 _current = Values()
 
 
-def refuse(*_: Any) -> NoReturn:
+def refuse(*_: Any, **__: Any) -> NoReturn:
     """Refuse a question about an unknown number."""
     _current.refuse()
 
@@ -201,10 +204,14 @@ for _name in _QUESTIONS.split():
     setattr(UnknownNumber, f"__{_name}__", refuse)
 
 
+# Kinds of values that nobody knows; arrays are one of them where there is NumPy.
+UNKNOWN: set[type] = {UnknownNumber}
+
+
 def has_unknown(args: Sequence[Any]) -> bool:
-    """Return whether there is an unknown number among arguments, or in their lists."""
+    """Return whether there is an unknown number or array among arguments, or in their lists."""
     for value in args:  # noqa: SIM110  every call of torch comes here, and a generator costs twice as much
-        if type(value) is UnknownNumber or (type(value) in (list, tuple) and has_unknown(value)):
+        if type(value) in UNKNOWN or (type(value) in (list, tuple) and has_unknown(value)):
             return True
     return False
 

@@ -58,12 +58,41 @@ def test_they_are_collected_on_the_cpu_too():
     [
         lambda array: array.all() or None,
         lambda array: [0, 1][array[0]],
+        lambda array: numpy.unique(array),
+        lambda array: numpy.where(array > 0)[0],
+        lambda array: (array > 0).nonzero(),
+        lambda array: array[array > 0],
+        lambda array: numpy.bincount(numpy.asarray(array)),
+        lambda array: numpy.repeat([1, 2, 3, 4, 5, 6], array),
+        lambda array: torch.zeros(int((numpy.linalg.svd(array.reshape(2, 3) / 2)[1] > 1).sum())),
+        lambda array: torch.zeros(int(torch.from_numpy(array).max())),
+        lambda array: set(array.tolist()),
+        lambda array: 3 in array,
         lambda array: 1 if array.item(0) > 1 else 2,
     ],
 )
 def test_whoever_asks_for_a_value_is_refused(ask):
-    with pytest.raises(TraceError, match="asks for a tensor's value"):
+    with pytest.raises(TraceError, match="a tensor's value"):
         run(lambda workload, predicted: ask(predicted.cpu().numpy()))
+
+
+def test_what_numpy_asks_for_itself_is_no_question_of_the_step():
+    def reckon(workload, predicted):
+        array = predicted.cpu().numpy()
+        ordered = numpy.argsort(array)[-2:]
+        assert f"{numpy.percentile(array, 50)} {numpy.median(array):.1f}" == "nan nan"
+        assert numpy.repeat(array, 2).shape == array.repeat(2).shape == (12,)
+        assert numpy.where(array > 0, array, 1).shape == (6,)
+        assert torch.from_numpy(ordered).shape == (2,)
+
+    assert run(reckon).num_operations > 0
+
+
+def test_a_mask_without_values_takes_all_of_a_known_array():
+    def take(workload, predicted):
+        assert numpy.arange(6)[predicted.cpu().numpy() > 0].shape == (6,)
+
+    assert run(take).num_operations > 0
 
 
 def test_values_that_are_known_are_given():

@@ -14,7 +14,9 @@ from torch.utils.data import (
 
 import brim
 from brim.cases import Case
+from brim.errors import TraceError
 from brim.tracing import trace
+from brim.tracing.sizes import TracedSizes
 
 NUM_SAMPLES, WIDTH = 10_000, 64
 
@@ -68,6 +70,13 @@ def test_a_batch_of_a_loader_is_traced_like_any_other(make, capability):
     assert traced.peak_bytes == pytest.approx(expected.peak_bytes, rel=0.1 if capability is None else 0)
     if capability is not None:
         assert traced.record.breakdown()["inputs"] == 16 * WIDTH * 4
+
+
+def test_more_samples_than_a_loader_has_are_refused_without_a_trace_of_so_many():
+    sizes = TracedSizes(Loads, Case(), capability=(8, 0))
+    assert sizes.confirm(64)
+    with pytest.raises(TraceError, match=r"returns 10,000 samples where it is asked for 1,000,000.*--cap 10000"):
+        sizes.confirm(1_000_000)
 
 
 def test_loaders_are_as_they_were_after_a_trace():

@@ -174,6 +174,17 @@ def test_parameters_of_no_module_are_gathered_one_at_a_time():
     assert sharded(job, job.sizes, num_ranks=4) == [2, 4 + 16, 2]
 
 
+def test_state_in_eight_bits_is_not_halved_once_more():
+    storages = (
+        Storage(num_bytes=80, phase=Phase.BUILD, module="", float_bytes=4, kind="parameters"),
+        Storage(num_bytes=80, phase=Phase.OPTIMIZER, module="", float_bytes=4, kind="optimizer"),
+    )
+    job = TracedJob(record=Record(storages=storages, events=((0, 80), (1, 80))), is_training=True)
+    assert job.kinds[1] == "optimizer"
+    assert in_half_precision(job, with_eight_bits(job, job.sizes)) == [40, 20]
+    assert in_half_precision(job, job.sizes) == [40, 40]
+
+
 def test_half_precision_leaves_what_is_no_float32():
     storages = (
         Storage(num_bytes=8, phase=Phase.BUILD, module="", float_bytes=4),
