@@ -210,7 +210,7 @@ def trace_curve(
     if grows:
         (curve.leak,) = in_forks([partial(leak_of, workload_class, case, sorted(curve.live)[:2])])
     if curve.grown and time.monotonic() - started < _ENOUGH_SECONDS:
-        _look_above(curve, aim_bytes, cap, run)
+        _look_above(curve, aim_bytes, cap, run, limit_bytes=limit_bytes)
     if curve.grown and curve.gap_from is None:
         goal = max(1, curve.goal(aim_bytes, cap))
         curve.slope = curve.expected().bytes_at(goal) / max(1.0, curve_through(curve.points).bytes_at(goal))
@@ -238,7 +238,12 @@ def _ask_heap(
 
 
 def _look_above(
-    curve: TracedCurve, aim_bytes: int, cap: int, run: Callable[[Sequence[int]], dict[int, dict[str, Any]]]
+    curve: TracedCurve,
+    aim_bytes: int,
+    cap: int,
+    run: Callable[[Sequence[int]], dict[int, dict[str, Any]]],
+    *,
+    limit_bytes: int,
 ) -> None:
     """Go on to a size far above the goal if the allocator serves it better.
 
@@ -258,9 +263,8 @@ def _look_above(
         above.enter(run([larger]))
     except TraceError:
         return
-    room_bytes = aim_bytes - curve.around_bytes - curve.scratch.each_bytes * larger
-    fits = above.grown.get(larger, aim_bytes) <= room_bytes
-    if fits and larger > _WORTH_A_LOOK * goal:
+    needed_bytes = above.around_bytes + above.points[larger] + above.waste().get(larger, limit_bytes)
+    if needed_bytes <= limit_bytes and larger > _WORTH_A_LOOK * goal:
         curve.live, curve.slope, curve.gap_from = above.live, above.slope, goal
 
 
