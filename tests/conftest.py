@@ -71,6 +71,17 @@ def _environment() -> dict[str, str]:
 
 
 @pytest.fixture
+def still_running(own_history: Path) -> Callable[[], list[psutil.Process]]:
+    """What this test started and still runs, wherever it went: its environment names the test's own folder."""
+
+    def find_running() -> list[psutil.Process]:
+        found = [(process, process.info["environ"] or {}) for process in psutil.process_iter(["environ"])]
+        return [process for process, environ in found if environ.get("BRIM_CACHE_DIR") == str(own_history)]
+
+    return find_running
+
+
+@pytest.fixture
 def brim_cli(tmp_path: Path) -> Run:
     """Run the real command line in an empty folder and return what it printed."""
 

@@ -43,7 +43,7 @@ elif behaviour == "survives":
         train(1)
 elif behaviour == "leaves":
     code = "import threading; threading.Event().wait()"
-    subprocess.Popen([sys.executable, "-c", code], start_new_session=True, env={**os.environ, "BRIM_LEFT": "1"})
+    subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
 elif behaviour == "small_data":
     train(min(batch, 3))
 elif behaviour == "short":

@@ -105,7 +105,7 @@ class LeavesChildren(Train):
 
     def build(self):
         for alone in (False, True):
-            subprocess.Popen(["sleep", "1000"], env={**os.environ, "BRIM_LEFT": "1"}, start_new_session=alone)
+            subprocess.Popen(["sleep", "1000"], start_new_session=alone)
         super().build()
 
 

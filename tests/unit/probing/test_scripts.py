@@ -82,12 +82,11 @@ def test_the_steps_of_a_script_are_timed_apart_and_all_of_them_make_its_rate():
     assert "median step of" in finding.note
 
 
-def test_every_rank_of_a_torchrun_job_counts_and_nothing_is_left():
+def test_every_rank_of_a_torchrun_job_counts_and_nothing_is_left(still_running):
     prober = make_prober("plain.py", "--batch_size={batch}", launcher=TORCHRUN)
     probe = prober.probe(Case(), 8, steps=2).probe
     assert (probe.verdict, prober.ranks, probe.samples) == ("fits", 2, 16)
-    running = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
-    assert not [words for words in running if "--batch_size=8" in words]
+    assert not still_running()
 
 
 @pytest.mark.long
@@ -141,12 +140,12 @@ def test_scripts_that_end_otherwise_have_their_verdict(behaviour, verdict, num_s
         ("unknown", "exit code 1 before its first step: there is no behaviour unknown"),
     ],
 )
-def test_a_failure_is_raised_with_its_reason_and_a_log(behaviour, message):
+def test_a_failure_is_raised_with_its_reason_and_a_log(behaviour, message, still_running):
     with pytest.raises(WorkloadError, match=message) as caught:
         find_odd(behaviour)
     log = Path(str(caught.value).rpartition("All that it printed: ")[2])
     assert log.is_file()
-    assert not any("BRIM_LEFT" in process.environ() for process in psutil.process_iter() if _is_ours(process))
+    assert not still_running()
 
 
 @pytest.mark.long
@@ -249,10 +248,3 @@ def _wait_for_child(pid: int, mark: str) -> psutil.Process:
         for process in psutil.Process(pid).children(recursive=True):
             if process.ppid() != pid and mark in " ".join(process.cmdline()):
                 return process
-
-
-def _is_ours(process: psutil.Process) -> bool:
-    try:
-        return bool(process.environ())
-    except psutil.Error:
-        return False
