@@ -48,15 +48,15 @@ class LengthGrouped:
 
     def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[Any]:
         """Score continuations."""
-        return self._by_length("loglikelihood", super().loglikelihood, requests)  # type: ignore[misc]
+        return self._by_length("loglikelihood", super().loglikelihood, requests)  # type: ignore[misc]  # of the class it is mixed into
 
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[Any]:
         """Score whole texts."""
-        return self._by_length("loglikelihood_rolling", super().loglikelihood_rolling, requests)  # type: ignore[misc]
+        return self._by_length("loglikelihood_rolling", super().loglikelihood_rolling, requests)  # type: ignore[misc]  # of the class it is mixed into
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[Any]:
         """Generate; the batch is found by generating."""
-        return self._by_length("generate_until", super().generate_until, requests)  # type: ignore[misc]
+        return self._by_length("generate_until", super().generate_until, requests)  # type: ignore[misc]  # of the class it is mixed into
 
     def _by_length(self, name: str, answer: Callable[..., list[Any]], requests: list[Any]) -> list[Any]:
         lengths = [self._length(request) for request in requests]

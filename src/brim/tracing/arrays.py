@@ -52,7 +52,7 @@ def arrays_of_trace() -> Iterator[None]:
 
 def _tensor_of(array: Any) -> torch.Tensor:
     """Return what `torch.from_numpy` does, of an array without values a tensor without."""
-    return torch.tensor(array) if getattr(array, "is_unknown", False) else _FROM_NUMPY(array)
+    return torch.tensor(array) if _is_unknown(array) else _FROM_NUMPY(array)
 
 
 def _repeating(repeat: Callable[..., Any]) -> Callable[..., Any]:
@@ -60,7 +60,7 @@ def _repeating(repeat: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(repeat)
     def repeated(a: Any, repeats: Any, axis: Any = None) -> Any:
-        return refuse() if getattr(repeats, "is_unknown", False) else repeat(a, repeats, axis)
+        return refuse() if _is_unknown(repeats) else repeat(a, repeats, axis)
 
     return repeated
 
@@ -69,10 +69,10 @@ def _keeping_unknown(make: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that makes an array, of one without values another such."""
 
     @functools.wraps(make)
-    def made(of: Any, *args: Any, **kwargs: Any) -> Any:
-        array = make(of, *args, **kwargs)
-        is_unknown = getattr(of, "is_unknown", False) or (isinstance(of, FakeTensor) and of.constant is None)
-        return array.view(_array_class()) if is_unknown else array
+    def made(*args: Any, **kwargs: Any) -> Any:
+        array, of = make(*args, **kwargs), next(iter((*args, *kwargs.values())))
+        is_fake = isinstance(of, FakeTensor) and of.constant is None
+        return array.view(_array_class()) if is_fake or _is_unknown(of) else array
 
     return made
 
@@ -151,7 +151,7 @@ def _array_class() -> Any:
             return format(UnknownNumber(), spec)
 
         def repeat(self, repeats: Any, axis: Any = None) -> Any:
-            return refuse() if getattr(repeats, "is_unknown", False) else _unknown(super().repeat(repeats, axis))
+            return refuse() if _is_unknown(repeats) else _unknown(super().repeat(repeats, axis))
 
         def item(self, *_: Any) -> Any:
             return UnknownNumber()
@@ -181,7 +181,7 @@ def _plain(value: Any) -> Any:
     """Return arguments with plain arrays instead of those without values, about which NumPy may ask what it likes."""
     if isinstance(value, (tuple, list)):
         return type(value)(_plain(each) for each in value)
-    return value.view(importlib.import_module("numpy").ndarray) if getattr(value, "is_unknown", False) else value
+    return value.view(importlib.import_module("numpy").ndarray) if _is_unknown(value) else value
 
 
 def _asks(name: str, args: tuple[Any, ...]) -> bool:
@@ -189,9 +189,14 @@ def _asks(name: str, args: tuple[Any, ...]) -> bool:
     if name == "where":
         return len(args) == 1
     if name == "delete":
-        return getattr(args[1], "is_unknown", False)
+        return _is_unknown(args[1])
     return name in _ASK
 
 
 def _is_mask(key: Any) -> bool:
-    return getattr(key, "is_unknown", False) and key.dtype == bool
+    return _is_unknown(key) and key.dtype == bool
+
+
+def _is_unknown(value: Any) -> bool:
+    """Return whether a value is an array without values."""
+    return getattr(type(value), "is_unknown", False)

@@ -145,9 +145,12 @@ def with_autocast(job: TracedJob, sizes: Sequence[int]) -> list[int]:
 
 def in_half_precision(job: TracedJob, sizes: Sequence[int]) -> list[int]:
     """Halve all that is float32, weights too, but for an optimizer's state that is in fewer bits by now."""
-    halved = job.resized(sizes, lambda storage, kind, size: size // 2 if is_float32(storage) else size)
-    known = zip(job.kinds, job.sizes, sizes, halved, strict=True)
-    return [size if kind == "optimizer" and size < whole else half for kind, whole, size, half in known]
+
+    def resize(storage: Storage, kind: str, size: int) -> int:
+        is_smaller = kind == "optimizer" and size < storage.num_bytes
+        return size // 2 if is_float32(storage) and not is_smaller else size
+
+    return job.resized(sizes, resize)
 
 
 def sharded(job: TracedJob, sizes: Sequence[int], *, num_ranks: int) -> list[int]:

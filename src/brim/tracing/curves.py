@@ -169,9 +169,13 @@ def trace_curve(
     near = _MAPPED_NEAR if mapped else _HEAP_NEAR if backed else NEAR_GOAL
     aim_bytes = int(first_aim(limit_bytes, noise()))
     scratch = Scratch() if backed else _NO_SCRATCH
-    curve = TracedCurve(baseline_bytes=baseline_bytes, scratch=scratch, unasked=unasked, slope=unasked)
-    if mapped:
-        curve.waste_ratio = 1.0  # whole pages, in traces as in runs
+    curve = TracedCurve(
+        baseline_bytes=baseline_bytes,
+        scratch=scratch,
+        unasked=unasked,
+        waste_ratio=1.0 if mapped else None,  # whole pages, in traces as in runs
+        slope=unasked,
+    )
     # The process that traces must be as fresh as a probe's, so it is forked from this one, in which nothing ran yet.
     traced_steps = min(steps, _MAPPED_STEPS if mapped else _HEAP_STEPS)
     room_bytes = int(MOST_WASTE * limit_bytes) + _TRACE_BYTES

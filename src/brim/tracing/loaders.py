@@ -20,24 +20,26 @@ class Loaders:
     """What loaders in a trace were asked for.
 
     Attributes:
-        num_samples: How many samples the smallest of them has; None without any that knows.
+        num_samples: How many samples the last of them has whose batches are of the microbatch's size; None without any
+            that knows.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, microbatch: int) -> None:
         self.num_samples: int | None = None
+        self._microbatch = microbatch
 
     def iterate(self, loader: DataLoader[Any]) -> _SingleProcessDataLoaderIter:
         """Return an iterator in this process."""
-        with suppress(TypeError, NotImplementedError):
-            num_samples = len(loader.sampler)  # type: ignore[arg-type]
-            self.num_samples = num_samples if self.num_samples is None else min(num_samples, self.num_samples)
+        if loader.batch_size == self._microbatch:
+            with suppress(TypeError, NotImplementedError):
+                self.num_samples = len(loader.sampler)  # type: ignore[arg-type]  # some have a length, some none
         return _iterate_here(loader)
 
 
 @contextmanager
-def loaders_in_order() -> Iterator[Loaders]:
+def loaders_in_order(microbatch: int) -> Iterator[Loaders]:
     """Let loaders in the block load in this process, and samplers of torch go through their samples in order."""
-    loaders = Loaders()
+    loaders = Loaders(microbatch)
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(DataLoader, "_get_iterator", lambda loader: loaders.iterate(loader)))
         stack.enter_context(mock.patch.object(SubsetRandomSampler, "__iter__", lambda self: iter(self.indices)))

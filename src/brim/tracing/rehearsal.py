@@ -45,11 +45,11 @@ LONGEST_SECONDS = 20.0
 # Source: `benchmarks/replay.py`, where real probes of convolutions took 1 to 4 MiB more than the replay.
 KERNEL_BYTES = 4 * 2**20
 # How much more of it than the smaller rehearsal showed is expected at a larger size, as a share.
-# Source: the same, where matrix products of 275, 1,000 and 2,200 rows took 36, 28 and 38 MiB on one processor.
+# Source: the same, where matrix products of 267, 1,070 and 2,140 rows took 34, 27 and 37 MiB on one processor.
 KERNEL_DOUBT = 0.15
 # Which share of the batch's own growth it has to show to be taken to grow with the batch. Source: the same. What LSTMs
-# take grew threefold from an eighth of a size to half of it; buffers of matrix products and convolutions doubled there
-# at most, and from half of it on mostly stayed as they were.
+# take grew threefold from an eighth of a size to half of it; buffers of matrix products and convolutions 2.2-fold at
+# most, and from half of it on they mostly stayed as they were.
 _GROWS_FROM = 5 / 8
 
 
@@ -154,7 +154,8 @@ def _grown_by_running(workload_class: type[Workload], case: Case, sizes: Sequenc
 
     Each has a process of its own: what kernels keep of one size another might not need. The last is this one.
     """
-    run = partial(_run_steps, workload_class, case, limit_bytes=limit_bytes)
+    _make_heap_even()  # of the smaller ones too, which are forked from here
+    run = partial(_run_steps, workload_class, case, steps=_NUM_STEPS, limit_bytes=limit_bytes)
     *smaller, last = sizes
     grown: list[int] = []
     for size in smaller:
@@ -169,16 +170,22 @@ def _grown_by_running(workload_class: type[Workload], case: Case, sizes: Sequenc
     return grown
 
 
-def _run_steps(workload_class: type[Workload], case: Case, size: int, *, limit_bytes: int) -> dict[str, Any]:
+def grown_on_own_heap(workload_class: type[Workload], case: Case, size: int, *, steps: int, limit_bytes: int) -> int:
+    """Return by how much this process grows over real steps with the allocator as it is."""
+    return int(_run_steps(workload_class, case, size, steps=steps, limit_bytes=limit_bytes)["grown_bytes"])
+
+
+def _run_steps(
+    workload_class: type[Workload], case: Case, size: int, *, steps: int, limit_bytes: int
+) -> dict[str, Any]:
     """Return by how much this process grows over steps of a size, and what the last of them takes."""
-    _make_heap_even()
     meter = CpuMeter()
     meter.limit(limit_bytes)
     workload = prepare(workload_class, case, torch.device("cpu"))
     workload.build()
     batch = workload.batch(size)
     step_seconds = 0.0
-    for _ in range(_NUM_STEPS):
+    for _ in range(steps):
         started = time.monotonic()
         workload.step(batch)
         step_seconds = time.monotonic() - started
@@ -189,18 +196,6 @@ def _grown_by_tracing(workload_class: type[Workload], case: Case, size: int) -> 
     _make_heap_even()
     meter = CpuMeter()
     trace(workload_class, case, size, steps=_NUM_STEPS, backing=Backing())
-    return peak_data_bytes() - meter.baseline_bytes
-
-
-def grown_on_own_heap(workload_class: type[Workload], case: Case, size: int, *, steps: int, limit_bytes: int) -> int:
-    """Return by how much this process grows over real steps with the allocator as it is."""
-    meter = CpuMeter()
-    meter.limit(limit_bytes)
-    workload = prepare(workload_class, case, torch.device("cpu"))
-    workload.build()
-    batch = workload.batch(size)
-    for _ in range(steps):
-        workload.step(batch)
     return peak_data_bytes() - meter.baseline_bytes
 
 

@@ -198,10 +198,11 @@ class TracedSizes:
         if self._line is None:
             self._trace(microbatch)
             return True
-        self._check_dataset(microbatch)
         if microbatch > _FAR and not self.confirm(_FAR):
             return False
-        microbatch = min(microbatch, self.most_affordable)
+        if microbatch > self.most_affordable:
+            self._check_dataset(microbatch)
+            microbatch = self.most_affordable
         if microbatch in self._traces:
             return True
         expected = self._line.events_at(microbatch)
@@ -289,7 +290,7 @@ class TracedSizes:
                 raise _ends(here * low // at_low, microbatch)
 
     def _check_dataset(self, microbatch: int) -> None:
-        """Refuse more samples than the loader has that `batch` takes one batch from, if that is of the size asked."""
+        """Refuse more samples than the loader has that `batch` takes one batch from, if that is all it returns."""
         low, high = _FIRST_SIZES
         num_samples = self._traces[low].num_samples
         rows = zip(self._traces[low].batch_rows, self._traces[high].batch_rows, strict=False)

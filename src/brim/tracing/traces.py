@@ -59,7 +59,7 @@ class Trace:
         has_recurrence: Whether a recurrent layer ran, whose cuDNN kernels keep what a trace does not show.
         token_stride: Of how many tokens of a long generation one was entered.
         batch_rows: Of the tensors in the batch, how long their first dimension is.
-        num_samples: How many the smallest loader has that was made for the batch; None without any.
+        num_samples: How many the loader has of which `batch` took one batch; None without any.
         keeps_batch: Whether every step keeps its batch, so that with one of its own each would hold more.
         draws: Whether random numbers of the host may decide what runs.
         num_updates: How often the optimizer that stepped least did so; None without any.
@@ -170,7 +170,7 @@ def _trace(
             stack.enter_context(memory_of(ledger))
         stack.enter_context(modules_faked_when_moved(mode))
         stack.enter_context(modes_in_autograd())
-        loaders = stack.enter_context(loaders_in_order())
+        loaders = stack.enter_context(loaders_in_order(microbatch))
         stack.enter_context(arrays_of_trace())
         watch = stack.enter_context(watched(ledger))
         if backing is not None:
@@ -188,7 +188,7 @@ def _trace(
         ledger.phase = Phase.BATCH
         values.refused.clear()  # what was refused while it was built was built for real
         draws = Draws(generators)
-        loaders.num_samples = None  # of those that are made for this batch
+        loaders.num_samples = None  # of one that is asked for this batch
         with _phase("batch", values):
             batch = workload.batch(microbatch)
         num_samples = loaders.num_samples
