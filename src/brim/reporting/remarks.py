@@ -87,6 +87,11 @@ def remarks(prediction: Searched, *, is_searched: bool = True, read: Container[s
             "Random numbers decide what batch or step makes: the answer is for the largest of a few draws. Make both "
             "the worst case."
         )
+    if seen.branches:
+        told.append(
+            f"{_listed(seen.branches)} may go either way by a tensor's value: each was traced, and the answer is for "
+            "the one with which least fits."
+        )
     if seen.is_waiting:
         told.append(
             "The workload has an optimizer that was not seen to step twice, so what it keeps may be missing. Let every "

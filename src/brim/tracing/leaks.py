@@ -42,7 +42,10 @@ def check_leak(workload_class: type[Workload], case: Case, traces: Mapping[int, 
         return 0
     # A cycle of Python objects is held until the next collection, which may be many steps away, and is no leak.
     collecting = _collecting(workload_class)
-    longer = [trace(collecting, case, size, steps=_LEAK_STEPS, capability=capability) for size in traces]
+    longer = [
+        trace(collecting, case, size, steps=_LEAK_STEPS, capability=capability, ways=traced.ways)
+        for size, traced in traces.items()
+    ]
     growth_bytes = [steady_growth(each) for each in longer]
     if _is_suspicious(growth_bytes):
         module = longer[0].record.held_longest()

@@ -1,7 +1,7 @@
 """Tests whose worst case is plain from where they stand: a loop that may stop early goes on, a check holds.
 
-A trace has no values, so a test of one could go either way. In most places either way may take more memory, and the
-test is refused. In four it is known: `if …: break` in a loop that counts is asked so that texts may end, and the
+A trace has no values, so a test of one could go either way. In most places either way may take more memory, and each is
+traced (`branches.py`). In four it is known: `if …: break` in a loop that counts is asked so that texts may end, and the
 longest take most; `while …:` likewise; `assert …` and `if …: raise` hold in a job that is to run, where nobody catches
 what they raise; a branch that only prints, or only keeps what the test compares, is taken. Then what is asked about
 has to be what the test looks at, and no part of it.
@@ -95,7 +95,7 @@ class Questions:
         Raises:
             EndlessLoopError: The loop would never end.
         """
-        if frame is None or str(frame.f_globals.get("__name__", "")).startswith(_ANSWERED_ELSEWHERE):
+        if frame is None or is_answered_elsewhere(frame):
             return None
         tests = [test for test in _tests(frame.f_code.co_filename) if frame.f_lineno in test.lines]
         if not tests:
@@ -107,6 +107,11 @@ class Questions:
         if answer is not None and (test.is_endless or self._answered[place] > MOST_ANSWERS):
             raise EndlessLoopError(torch.ops.aten._local_scalar_dense.default)
         return answer
+
+
+def is_answered_elsewhere(frame: FrameType) -> bool:
+    """Return whether what a frame asks about is answered by those who know how long texts become."""
+    return str(frame.f_globals.get("__name__", "")).startswith(_ANSWERED_ELSEWHERE)
 
 
 def asking_frame() -> FrameType | None:

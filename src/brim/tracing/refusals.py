@@ -80,6 +80,11 @@ def told(error: Exception, phase: str, *, is_refused: bool = False) -> str:
     return f"{phase} fails: {_users_line(error)} raises {type(error).__name__}: {_first_line(error)}{hint}"
 
 
+def is_own(error: Exception, phase: str, *, is_refused: bool) -> bool:
+    """Return whether an error is the workload's own, which a run would end in as well."""
+    return not is_refused and _not_on_fakes(error, phase, is_refused=False) is None
+
+
 def _not_on_fakes(error: Exception, phase: str, *, is_refused: bool) -> str | None:
     """Return what fake tensors cannot do, where in the user's code, and what to do about it.
 

@@ -11,6 +11,7 @@ from brim.errors import TraceError
 from brim.searching.bounds import LARGEST_MICROBATCH
 from brim.tracing import cudnn
 from brim.tracing.attention import has_flash_attention
+from brim.tracing.branches import Ways
 from brim.tracing.chance import OTHER_SEEDS
 from brim.tracing.leaks import check_leak, held_by_steps
 from brim.tracing.line import RecordLine, line_through
@@ -39,7 +40,7 @@ _STEPS_WITH_STATE = 2
 
 
 class TracedSizes:
-    """The records of one case on one kind of GPU.
+    """The records of one case on one kind of GPU, where branches on values go in given ways.
 
     Raises:
         TraceError: The workload cannot run on fake tensors, ignores the size of its batch, or keeps memory.
@@ -53,6 +54,7 @@ class TracedSizes:
         capability: tuple[int, int],
         has_fused_attention: bool = True,
         selects_least: bool = False,
+        ways: Ways = (),
         tell: Callable[[str], None] | None = None,
     ) -> None:
         self.workload_class = workload_class
@@ -60,6 +62,7 @@ class TracedSizes:
         self._capability = capability
         self._has_fused_attention = has_fused_attention
         self._selects_least = selects_least
+        self._ways = ways
         self._tell = tell
         self._traces: dict[int, Trace] = {}
         self._repetitions: dict[int, Repetition | None] = {}
@@ -80,6 +83,15 @@ class TracedSizes:
         elif all(self._are_same(high, size) for size in _SECOND_LOOK):
             raise _no_growth(low, _SECOND_LOOK[-1], first.peak_bytes)
         self._kept_bytes = check_leak(workload_class, case, {low: first, high: second}, capability)
+
+    @property
+    def branches(self) -> tuple[str, ...]:
+        """Where branches on values stand that could have gone another way."""
+        return self._traces[self.sizes[0]].branches
+
+    def is_like(self, other: TracedSizes) -> bool:
+        """Return whether another way asks for the same memory at the sizes traced first."""
+        return all(self.events(size) == other.events(size) for size in _FIRST_SIZES)
 
     @property
     def is_exact(self) -> bool:
@@ -130,6 +142,7 @@ class TracedSizes:
                 capability=self._capability,
                 has_fused_attention=self._has_fused_attention,
                 selects_least=True,
+                ways=self._ways,
                 tell=self._tell,
             )
         except TraceError:
@@ -271,6 +284,7 @@ class TracedSizes:
                 microbatch,
                 steps=self._steps,
                 seed=self._seed,
+                ways=self._ways,
                 capability=self._capability,
                 has_fused_attention=self._has_fused_attention,
                 selects_least=self._selects_least,

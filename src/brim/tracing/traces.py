@@ -19,6 +19,7 @@ from brim.errors import TraceError
 from brim.tracing.arrays import arrays_of_trace
 from brim.tracing.attention import attending
 from brim.tracing.backing import Backing
+from brim.tracing.branches import Branches, OwnFailureError, Ways
 from brim.tracing.chance import Draws, seeded
 from brim.tracing.cuda_like import as_on_cuda, default_device_kept
 from brim.tracing.fake import fake_tensors, modes_in_autograd
@@ -33,7 +34,7 @@ from brim.tracing.places import GPU, AllOnGpu, Places, tensors_in
 from brim.tracing.record import Phase, Record
 from brim.tracing.recorder import Recorder
 from brim.tracing.references import BatchReferences
-from brim.tracing.refusals import told
+from brim.tracing.refusals import is_own, told
 from brim.tracing.selections import selecting
 from brim.tracing.shortcuts import Shortcuts
 from brim.tracing.unknown import Values, values_of_trace
@@ -62,6 +63,8 @@ class Trace:
         num_samples: How many the loader has of which `batch` took one batch; None without any.
         keeps_batch: Whether every step keeps its batch, so that with one of its own each would hold more.
         draws: Whether random numbers of the host may decide what runs.
+        ways: Which way branches on values went that could go either way.
+        branches: Where these stand.
         num_updates: How often the optimizer that stepped least did so; None without any.
         asks_gpu: Whether the workload asked which GPU it runs on, so that others may trace otherwise.
         is_unplaced: Whether the workload puts nothing on the GPU, and so all was counted.
@@ -82,6 +85,8 @@ class Trace:
     num_samples: int | None = None
     keeps_batch: bool = False
     draws: bool = False
+    ways: Ways = ()
+    branches: tuple[str, ...] = ()
     num_updates: int | None = None
     asks_gpu: bool = False
     is_unplaced: bool = False
@@ -98,6 +103,7 @@ def trace(
     backing: Backing | None = None,
     capability: tuple[int, int] | None = None,
     seed: int = 0,
+    ways: Ways = (),
     has_fused_attention: bool = True,
     selects_least: bool = False,
     tell: Callable[[int], None] | None = None,
@@ -113,10 +119,11 @@ def trace(
         capability: The compute capability of the GPU to behave as; None for the CPU.
         has_fused_attention: Whether that GPU has attention that does not keep the scores.
         seed: What random numbers of the host begin with.
+        ways: Which way branches on values go, in the order in which they come; one more is refused.
         selects_least: Whether of what a step selects by values there is one, and not all.
         tell: Called with the number of operations every now and then.
     """
-    run = partial(_trace, workload_class, case, microbatch, steps=steps, seed=seed, tell=tell)
+    run = partial(_trace, workload_class, case, microbatch, steps=steps, seed=seed, ways=ways, tell=tell)
     with selecting(least=selects_least), attending(fused=has_fused_attention):
         if capability is None:
             return run(backing=backing)
@@ -133,6 +140,7 @@ def _trace(
     *,
     steps: int | None,
     seed: int,
+    ways: Ways,
     backing: Backing | None = None,
     tell: Callable[[int], None] | None,
     capability: tuple[int, int] | None = None,
@@ -187,6 +195,7 @@ def _trace(
         recorder.generation = stack.enter_context(generation_to_the_end(ledger))
         ledger.phase = Phase.BATCH
         values.refused.clear()  # what was refused while it was built was built for real
+        values.branches = branches = Branches(ways)
         draws = Draws(generators)
         loaders.num_samples = None  # of one that is asked for this batch
         with _phase("batch", values):
@@ -221,6 +230,8 @@ def _trace(
         num_samples=num_samples,
         keeps_batch=references.grow(),
         draws=is_drawn,
+        ways=ways,
+        branches=branches.lines,
         num_updates=watch.num_updates(vars(workload)),
         asks_gpu=answers is not None and answers.is_asked,
         unread=asked.unread,
@@ -290,4 +301,6 @@ def _phase(name: str, values: Values, hint: str = "", before: str = "") -> Itera
     except Exception as error:
         if before and before != f"{type(error).__name__}: {error}":
             hint += f". The attempt before, on fake tensors, ended in {before[:_MOST_TOLD]}"
-        raise TraceError(told(error, name, is_refused=bool(values.refused)) + hint) from error
+        is_refused = bool(values.refused)
+        kind = OwnFailureError if is_own(error, name, is_refused=is_refused) else TraceError
+        raise kind(told(error, name, is_refused=is_refused) + hint) from error

@@ -1,8 +1,8 @@
 """Values that a trace does not have: what may be done with them all the same.
 
 A number that a step only prints, keeps or reckons with has no say in memory, so it may be anything. A step that asks
-about it could take either way, which is refused, but where the worst case is plain (`questions.py`), numbers are asked
-to be finite, or only a learning rate depends on it.
+about it could take either way: it takes the one that a trace is told (`branches.py`), else it is refused, but where the
+worst case is plain (`questions.py`), numbers are asked to be finite, or only a learning rate depends on it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, NoReturn
 from unittest import mock
 
@@ -18,13 +19,14 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
 
 from brim.tracing import masks
-from brim.tracing.questions import How, Questions, asking_frame
+from brim.tracing.branches import Branches
+from brim.tracing.questions import How, Questions, asking_frame, is_answered_elsewhere
 
 _NUMBER_OF = torch.ops.aten._local_scalar_dense.default
 _ARITHMETIC = (
     "add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv pow rpow mod rmod neg pos abs trunc floor ceil"
 )
-_QUESTIONS = "bool int index divmod rdivmod"
+_QUESTIONS = "int index divmod rdivmod"
 _COMPARISONS = "lt le gt ge eq ne"
 # What keeps a number within bounds and only reckons with it, or sets a learning rate by it.
 _NEUTRAL = ("torch.optim._adafactor", "torch.optim.asgd", "torch.optim.lr_scheduler", "transformers.optimization")
@@ -94,6 +96,10 @@ class UnknownNumber(float):
         """Refuse to become known, unless it is for a learning rate."""
         return 1.0 if sys._getframe(1).f_globals.get("__name__") in _NEUTRAL else refuse()
 
+    def __bool__(self) -> bool:
+        """Return what a trace is told, or refuse."""
+        return _current.decide(How.TRUTH)
+
     def __hash__(self) -> int:
         """Refuse to be told from others, as in a set; torch only looks up whether it has seen the like."""
         caller = str(sys._getframe(1).f_globals.get("__name__"))
@@ -107,12 +113,14 @@ class Values:
         refused: Every question that was refused: a step that takes no notice is refused in the end.
         asks_known: Whether values that are known were asked for, such as random numbers of the host.
         is_given: Returns whether a tensor is the workload's own and not the model's.
+        branches: Takes branches on values; None while a model is built, which needs the values themselves.
     """
 
     def __init__(self) -> None:
         self.refused: list[Exception] = []
         self.asks_known = False
         self.is_given: Callable[[torch.Tensor], bool] = lambda tensor: True
+        self.branches: Branches | None = None
         self._questions = Questions()
 
     def answer(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -141,12 +149,14 @@ class Values:
             result.known_answer = known  # type: ignore[attr-defined]
         return result
 
-    def compare(self) -> bool:
-        """Return how a comparison with an unknown number ends where that is known."""
+    def decide(self, how: How) -> bool:
+        """Return how a comparison with an unknown number ends, or what its truth is."""
         frame = sys._getframe(2)
         if frame.f_globals.get("__name__") in _NEUTRAL:
             return True
-        answer = self._questions.answer(frame, How.COMPARED)
+        answer = self._questions.answer(frame, how)
+        if answer is None:
+            answer = self._branch(frame)
         return self.refuse() if answer is None else answer
 
     def refuse(self, error: Exception | None = None) -> NoReturn:
@@ -166,6 +176,8 @@ class Values:
             answer = masks.answer(frame, self.is_given)
             if answer is None:
                 answer = self._questions.answer(frame, _HOW.get(func, How.CALLED))
+            if answer is None:
+                answer = self._branch(frame)
             return NotImplemented if answer is None else answer
         if tensor.numel() != 1 or tensor.is_complex():
             return NotImplemented
@@ -178,6 +190,15 @@ class Values:
             error.with_traceback(None)  # whose frames hold tensors, in a circle
             return UnknownNumber()
 
+    def _branch(self, frame: FrameType | None) -> bool | None:
+        """Return which way a branch goes; None where it is none, or values are needed."""
+        if frame is None or self.branches is None or is_answered_elsewhere(frame):
+            return None
+        try:
+            return self.branches.take(frame)
+        except DataDependentOutputException as error:
+            self.refuse(error)
+
 
 # Those of the trace that runs now: unknown numbers are asked anywhere.
 _current = Values()
@@ -189,7 +210,7 @@ def refuse(*_: Any, **__: Any) -> NoReturn:
 
 
 def _compare(*_: Any) -> bool:
-    return _current.compare()
+    return _current.decide(How.COMPARED)
 
 
 def _reckon(_: UnknownNumber, *others: Any) -> Any:

@@ -31,6 +31,9 @@ def test_a_workload_that_is_not_what_it_says_is_told_so():
     assert "bounds may be too close" in remarks(saw(has_recurrence=True))[0]
     assert "every step would hold one more" in remarks(saw(keeps_batch=True))[0]
     assert "largest of a few draws" in remarks(saw(is_random=True))[0]
+    assert remarks(saw(branches=("train.py:3 (if loss > 1:)",)))[0].startswith(
+        "train.py:3 (if loss > 1:) may go either"
+    )
     assert "not seen to step twice" in remarks(saw(is_waiting=True))[0]
     assert "one token in 3 was replayed" in remarks(saw(token_stride=3))[0]
     assert "put on self.device" in remarks(saw(is_unplaced=True), is_searched=False)[0]

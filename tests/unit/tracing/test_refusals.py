@@ -5,9 +5,11 @@ import torch
 from torch import nn
 
 import brim
+from brim.cases import Case
 from brim.devices.catalog import Gpu
 from brim.errors import TraceError
 from brim.tracing import predict, recorder
+from brim.tracing.traces import trace
 
 SMALL = Gpu(name="small", memory_bytes=2 * 2**30, capability=(8, 6))
 
@@ -33,7 +35,7 @@ def test_a_question_about_values_names_its_line():
                 super().step(batch)
 
     with pytest.raises(TraceError, match=r"test_refusals.py:\d+ \(if batch.sum\(\) > 0:\) asks for a tensor's value"):
-        predict(Asks, gpu="rtx-3090")
+        trace(Asks, Case(), 4, capability=(8, 6))
 
 
 def test_an_operator_without_a_fake_implementation_is_named():

@@ -1,0 +1,220 @@
+"""Branches on values that may go either way: the one that takes most is answered for, and told."""
+
+from itertools import count
+
+import pytest
+import torch
+from torch import nn
+
+import brim
+from brim.cases import Case
+from brim.devices.catalog import Gpu
+from brim.errors import TraceError
+from brim.tracing import branches, predict
+from brim.tracing.branches import MOST_BRANCHES, UnansweredError, each_way
+from brim.tracing.traces import trace
+
+SMALL = Gpu(name="small", memory_bytes=2 * 2**30, capability=(8, 6))
+AMPERE = (8, 6)
+
+
+class Train(brim.Workload):
+    def build(self):
+        self.model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 8)).to(self.device)
+        self.optimizer = torch.optim.SGD(self.model.parameters())
+        self.best, self.patience = float("inf"), 0
+
+    def batch(self, size):
+        return torch.randn(size, 64, device=self.device)
+
+    def step(self, batch):
+        loss = self.loss(batch)
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.after(loss)
+
+    def loss(self, batch):
+        return self.model(batch).square().mean()
+
+    def after(self, loss):
+        pass
+
+
+class AlwaysMore(Train):
+    def loss(self, batch):
+        return super().loss(batch) + self.model(batch).abs().mean()
+
+
+class KeepsCopies(Train):
+    def after(self, loss):
+        self.copies = [weight.detach().clone() for weight in self.model.parameters()]
+
+
+class CountsPatience(Train):
+    def after(self, loss):
+        if loss.item() < self.best:
+            self.best, self.patience = loss.item(), 0
+        else:
+            self.patience += 1
+
+
+class MayBeMore(Train):
+    def loss(self, batch):
+        loss = super().loss(batch)
+        if loss > 1:
+            loss = loss + self.model(batch).abs().mean()
+        return loss
+
+
+class MayBeLess(Train):
+    def loss(self, batch):
+        loss = super().loss(batch)
+        if loss.item() > 1:
+            return loss
+        return loss + self.model(batch).abs().mean()
+
+
+class Skips(Train):
+    def loss(self, batch):
+        loss = super().loss(batch)
+        for _ in range(1):
+            if not loss.item():
+                continue
+            loss = loss + self.model(batch).abs().mean()
+        return loss
+
+
+class KeepsTheBest(Train):
+    def after(self, loss):
+        if loss.item() < self.best:
+            self.best = loss.item()
+            self.copies = [weight.detach().clone() for weight in self.model.parameters()]
+
+
+class HasAFlag(Train):
+    def loss(self, batch):
+        loss, is_done, num_passes = 0, False, 0
+        while not is_done and num_passes < 2:
+            part = super().loss(batch) if num_passes == 0 else self.model(batch).abs().mean()
+            loss, num_passes = loss + part, num_passes + 1
+            is_done = part.item() < 0.1
+        return loss
+
+
+class FailsElse(Train):
+    def loss(self, batch):
+        return super().loss(batch) if batch.sum() > 1 else None
+
+
+@pytest.mark.parametrize(
+    ("workload", "same_as", "is_told"),
+    [
+        (FailsElse, Train, False),
+        (CountsPatience, Train, False),
+        (MayBeMore, AlwaysMore, True),
+        (MayBeLess, AlwaysMore, True),
+        (Skips, AlwaysMore, True),
+        (KeepsTheBest, KeepsCopies, True),
+    ],
+)
+def test_the_way_that_takes_most_is_answered_for(workload, same_as, is_told):
+    answer, expected = predict(workload, gpu=SMALL), predict(same_as, gpu=SMALL)
+    assert answer.largest == expected.largest
+    assert answer.peak(answer.largest) == expected.peak(answer.largest)
+    assert bool(answer.observed.branches) == is_told
+    assert all(line.startswith("test_branches.py:") and "(if " in line for line in answer.observed.branches)
+
+
+def test_a_flag_that_ends_a_loop_early_may_stay_false():
+    assert predict(HasAFlag, gpu=SMALL).largest == predict(AlwaysMore, gpu=SMALL).largest
+
+
+def test_which_way_takes_most_may_depend_on_the_size():
+    class Depends(Train):
+        def loss(self, batch):
+            loss = super().loss(batch)
+            if loss > 1:
+                return loss + torch.ones(2**26, device=self.device).mean()
+            return loss + self.model(batch).abs().mean()
+
+    class TakesMuch(Train):
+        def loss(self, batch):
+            return super().loss(batch) + torch.ones(2**26, device=self.device).mean()
+
+    for memory_mib, worst in ((600, TakesMuch), (2048, AlwaysMore)):
+        gpu = Gpu(name="small", memory_bytes=memory_mib * 2**20, capability=(8, 6))
+        ways = {way: predict(way, gpu=gpu).largest for way in (TakesMuch, AlwaysMore)}
+        assert min(ways, key=ways.get) is worst
+        assert predict(Depends, gpu=gpu).largest == ways[worst]
+
+
+class NeverEnds(Train):
+    def loss(self, batch):
+        scale = batch.abs().max()
+        while scale.item() > 1 or scale.item() < -1:
+            scale = scale / 2
+        return super().loss(batch) * scale
+
+
+class Counts(Train):
+    def loss(self, batch):
+        loss = super().loss(batch)
+        return loss if loss > 1 else loss * len(torch.zeros(int(loss)))
+
+
+class AsksMuch(Train):
+    def loss(self, batch):
+        loss = super().loss(batch)
+        asked = bool(loss > 0), bool(loss > 1), bool(loss > 2), bool(loss > 3)
+        return loss + sum(asked)
+
+
+@pytest.mark.parametrize("workload", [NeverEnds, Counts, AsksMuch])
+def test_what_cannot_go_both_ways_is_refused_with_its_line(workload, monkeypatch):
+    monkeypatch.setattr(branches, "MOST_TAKEN", 100)
+    with pytest.raises(TraceError, match=r"test_branches.py:\d+ .*tensor's value"):
+        predict(workload, gpu=SMALL)
+
+
+def test_a_model_is_built_with_the_values_that_it_asks_for():
+    class Builds(Train):
+        def build(self):
+            super().build()
+            if torch.ones(2, device=self.device).sum() > 1:
+                self.model[0] = nn.Linear(64, 256, bias=False).to(self.device)
+
+    traced = trace(Builds, Case(), 4, capability=AMPERE)
+    assert traced.branches == ()
+    assert 256 * 4 not in [each.num_bytes for each in traced.record.storages if each.kind == "parameters"][:1]
+
+
+def test_every_way_is_run_once_and_no_more_than_may_be():
+    def run(ways, num_branches):
+        asked.append(ways)
+        if len(ways) < num_branches:
+            raise TraceError("refused") from UnansweredError(torch.ops.aten._local_scalar_dense.default)
+        return len(asked)
+
+    for num_branches in range(MOST_BRANCHES + 1):
+        asked = []
+        results = each_way(lambda ways, wanted=num_branches: run(ways, wanted))
+        assert len(results) == 2**num_branches
+        assert len(set(asked)) == len(asked)
+    with pytest.raises(TraceError, match="refused"):
+        each_way(lambda ways: run(ways, MOST_BRANCHES + 1))
+
+
+def test_what_fails_each_way_is_told_as_a_failure():
+    class Fails(Train):
+        def loss(self, batch):
+            return None if batch.sum() > 1 else batch.sum()
+
+    with pytest.raises(TraceError, match=r"step fails: test_branches.py:\d+ \(loss.backward\(\)\) raises"):
+        predict(Fails, gpu=SMALL)
+
+
+def test_what_fails_without_a_branch_is_raised_as_it_is():
+    failures = (TraceError(f"failure {number}") for number in count())
+    with pytest.raises(TraceError, match="failure 0"):
+        each_way(lambda ways: (_ for _ in ()).throw(next(failures)))
