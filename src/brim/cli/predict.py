@@ -137,4 +137,4 @@ def _gpus(names: list[str], memories: list[str]) -> list[Gpu]:
     found += [Gpu(name=memory, memory_bytes=parse_bytes(memory)) for memory in memories]
     if not found:
         raise InputError("Which GPU? Pass --gpu rtx-3090 (`brim gpus` lists all) or --memory 23.7GiB.")
-    return found
+    return list(dict.fromkeys(found))

@@ -17,7 +17,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from brim.tracing.unknown import UNKNOWN, UnknownNumber, refuse
+from brim.tracing.unknown import UNKNOWN, UnknownNumber, has_unknown, is_true, refuse
 
 # Functions of NumPy whose results are as long as values say, or are answers about values.
 _ASK = frozenset(
@@ -28,8 +28,12 @@ _ASK = frozenset(
     )
 )
 _FROM_NUMPY = torch.from_numpy
-# What makes plain arrays of others.
+# What makes plain arrays of others, and what is asked of losses in a list.
 _MAKE = ("array", "asarray", "ascontiguousarray")
+_OF_LISTS = (
+    *("mean", "median", "std", "var", "sum", "prod", "min", "max", "amin", "amax", "average", "percentile", "quantile"),
+    *("nanmean", "nanmedian", "nanstd", "nansum", "nanmin", "nanmax", "round", "clip", "stack", "concatenate"),
+)
 
 
 @contextmanager
@@ -45,7 +49,10 @@ def arrays_of_trace() -> Iterator[None]:
             numpy = None
         if numpy is not None:
             for name in _MAKE:
-                stack.enter_context(mock.patch.object(numpy, name, _keeping_unknown(getattr(numpy, name))))
+                make = _keeping_unknown(without_values(getattr(numpy, name)))
+                stack.enter_context(mock.patch.object(numpy, name, make))
+            for name in _OF_LISTS:
+                stack.enter_context(mock.patch.object(numpy, name, without_values(getattr(numpy, name))))
             stack.enter_context(mock.patch.object(numpy, "repeat", _repeating(numpy.repeat)))
         yield
 
@@ -75,6 +82,18 @@ def _keeping_unknown(make: Callable[..., Any]) -> Callable[..., Any]:
         return array.view(_array_class()) if is_fake or _is_unknown(of) else array
 
     return made
+
+
+def without_values(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of NumPy that gives arrays without values for numbers and arrays without."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not has_unknown((*args, *kwargs.values())):
+            return function(*args, **kwargs)
+        return _unknown(function(*_plain(args), **{name: _plain(value) for name, value in kwargs.items()}))
+
+    return call
 
 
 def _numpy(tensor: FakeTensor, *, force: bool = False) -> Any:
@@ -118,7 +137,8 @@ def _array_class() -> Any:
         """An array without values."""
 
         is_unknown = True
-        __bool__ = __int__ = __float__ = __index__ = __complex__ = __contains__ = refuse
+        __int__ = __float__ = __index__ = __complex__ = __contains__ = refuse
+        __bool__ = is_true
         nonzero = compress = refuse
 
         def __array_function__(
@@ -150,6 +170,9 @@ def _array_class() -> Any:
         def __format__(self, spec: str) -> str:
             return format(UnknownNumber(), spec)
 
+        def __round__(self, num_digits: Any = None) -> Any:
+            return UnknownNumber()
+
         def repeat(self, repeats: Any, axis: Any = None) -> Any:
             return refuse() if _is_unknown(repeats) else _unknown(super().repeat(repeats, axis))
 
@@ -178,7 +201,9 @@ def _unknown(result: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return arguments with plain arrays instead of those without values, about which NumPy may ask what it likes."""
+    """Return arguments with plain arrays and numbers instead of those without values, so that NumPy may ask them."""
+    if isinstance(value, UnknownNumber):
+        return 1.0
     if isinstance(value, (tuple, list)):
         return type(value)(_plain(each) for each in value)
     return value.view(importlib.import_module("numpy").ndarray) if _is_unknown(value) else value

@@ -234,9 +234,15 @@ class TracedSizes:
         return self._single_failure is None
 
     def check_growth(self, largest: int) -> None:
-        """Refuse a batch that stops growing, e.g. at the end of a dataset: half of the largest asks for as much."""
+        """Refuse a batch that stops growing: half of the largest asks for as much, or the step holds as much of it.
+
+        One that ends with its dataset asks for as much, one whose samples are run one by one holds as much.
+        """
         half = largest // 2
-        if not self.is_exact and half > _FIRST_SIZES[-1] and self._are_same(half, largest):
+        if self.is_exact or half <= _FIRST_SIZES[-1]:
+            return
+        small, large = self._trace(half).record, self._trace(largest).record
+        if _asked_bytes(small) >= _asked_bytes(large) or _held_bytes(small) >= _held_bytes(large):
             raise _no_growth(half, largest, self._trace(largest).peak_bytes)
 
     def _draw_again(self, microbatch: int) -> bool:
@@ -326,6 +332,12 @@ def _asked_bytes(record: Record) -> int:
     return sum(size for _, size in record.events)
 
 
+def _held_bytes(record: Record) -> int:
+    """Return the most that batch and forward pass hold at once, whatever else hides it."""
+    passing = (Phase.BATCH, Phase.FORWARD)
+    return most_live(event for event in record.events if record.storages[event[0]].phase in passing)
+
+
 def _ends(num_samples: int, microbatch: int) -> TraceError:
     return TraceError(
         f"`batch` returns {num_samples:,} samples where it is asked for {microbatch:,}, as at the end of a dataset. "
@@ -337,5 +349,5 @@ def _ends(num_samples: int, microbatch: int) -> TraceError:
 def _no_growth(small: int, large: int, peak_bytes: int) -> TraceError:
     return TraceError(
         f"Memory does not grow with the microbatch: {small:,} and {large:,} samples both need {peak_bytes:,} bytes. "
-        "Make `batch` return as many samples as it is asked for."
+        "Make `batch` return as many samples as it is asked for, and `step` run them at once."
     )

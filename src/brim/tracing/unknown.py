@@ -41,6 +41,7 @@ _ALL_IS_WELL: Mapping[Any, bool] = {
     torch.Tensor.isfinite: True,
     torch.Tensor._is_all_true: True,
 }
+_ALL_IS_WELL_IN_NUMPY: Mapping[str, bool] = {"isnan": False, "isinf": False, "isfinite": True}
 _KEEP_THE_ANSWER = (torch.any, torch.Tensor.any, torch.all, torch.Tensor.all)
 # What joins two answers.
 _JOIN: Mapping[Any, Callable[[bool, bool], bool]] = {
@@ -99,6 +100,13 @@ class UnknownNumber(float):
     def __bool__(self) -> bool:
         """Return what a trace is told, or refuse."""
         return _current.decide(How.TRUTH)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Return what a function of NumPy gives for it: an array without values, and that all is well."""
+        from brim.tracing.arrays import without_values
+
+        well = _ALL_IS_WELL_IN_NUMPY.get(ufunc.__name__)
+        return well if well is not None else without_values(getattr(ufunc, method))(*args, **kwargs)
 
     def __hash__(self) -> int:
         """Refuse to be told from others, as in a set; torch only looks up whether it has seen the like."""
@@ -207,6 +215,11 @@ _current = Values()
 def refuse(*_: Any, **__: Any) -> NoReturn:
     """Refuse a question about an unknown number."""
     _current.refuse()
+
+
+def is_true(*_: Any) -> bool:
+    """Return what a trace is told of a value without which its caller does not know where to go, or refuse."""
+    return _current.decide(How.TRUTH)
 
 
 def _compare(*_: Any) -> bool:

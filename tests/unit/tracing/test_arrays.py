@@ -76,6 +76,41 @@ def test_whoever_asks_for_a_value_is_refused(ask):
         run(lambda workload, predicted: ask(predicted.cpu().numpy()))
 
 
+@pytest.mark.parametrize(
+    "reckon",
+    [
+        lambda loss: numpy.mean([loss, loss]),
+        lambda loss: numpy.array([[loss, 2.0], [1.0, loss]]).mean(0),
+        lambda loss: numpy.exp(loss),
+        lambda loss: numpy.ones(3) * loss,
+        lambda loss: numpy.quantile([loss, loss], q=0.5),
+        lambda loss: round(numpy.mean([loss]), 3),
+        lambda loss: numpy.concatenate([[loss], [loss]]),
+    ],
+)
+def test_what_numpy_makes_of_an_unknown_number_is_unknown(reckon):
+    def ask(workload, predicted):
+        if numpy.sum(reckon(predicted.sum().item())) > 1:
+            torch.zeros(1)
+
+    def show(workload, predicted):
+        assert "0" not in str(reckon(predicted.sum().item())).partition("shape")[0]
+
+    run(show)
+    with pytest.raises(TraceError, match="a tensor's value"):
+        run(ask)
+
+
+def test_an_unknown_number_is_finite_for_numpy():
+    def use(workload, predicted):
+        loss = predicted.sum().item()
+        assert numpy.isfinite(loss)
+        assert not numpy.isnan(loss)
+        assert numpy.mean([1.0, 3.0]) == 2
+
+    run(use)
+
+
 def test_what_numpy_asks_for_itself_is_no_question_of_the_step():
     def reckon(workload, predicted):
         array = predicted.cpu().numpy()

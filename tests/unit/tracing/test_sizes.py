@@ -105,6 +105,26 @@ def test_so_is_one_whose_samples_are_not_its_first_dimension():
         _ = prediction.largest
 
 
+def test_so_is_one_whose_samples_are_one_tensor_run_one_by_one():
+    class OneByOne(Train):
+        kind = "eval"
+
+        def build(self):
+            super().build()
+            self.sample = torch.randn(1, 64, device=self.device)
+
+        def batch(self, size):
+            return [self.sample] * size
+
+        @torch.no_grad()
+        def step(self, batch):
+            for sample in batch:
+                self.model(sample)
+
+    with pytest.raises(TraceError, match="does not grow with the microbatch"):
+        _ = predict(OneByOne, gpu=SMALL, cap=64).largest
+
+
 def test_a_dataset_that_has_ended_is_told_with_the_line():
     class Ends(Train):
         def batch(self, size):
