@@ -51,11 +51,11 @@ class Evaluate(Train):
 
 
 class Untraceable(Train):
-    """Asks a tensor for its value, which a fake one does not have."""
+    """Makes a tensor as large as a value says, which a fake one does not have."""
 
     def step(self, batch):
-        scale = 1 if batch.sum().item() == batch.sum().item() else 2
-        super().step(batch * scale)
+        torch.zeros(int(batch.abs().sum() * 0) + 1)
+        super().step(batch)
 
 
 class Huge(Train):

@@ -29,6 +29,10 @@ class UnansweredError(DataDependentOutputException):
     """A branch on a value of which nobody said which way it goes."""
 
 
+class OpenBranchError(TraceError):
+    """A trace that came to such a branch."""
+
+
 class OwnFailureError(TraceError):
     """A workload that fails in a trace as it would in a run."""
 
@@ -70,7 +74,7 @@ def each_way(run: Callable[[Ways], _Result]) -> dict[Ways, _Result]:
     """Return what a run gives for every way that it can go. One in which the workload fails is none that a job goes.
 
     Args:
-        run: Raises a `TraceError` from an `UnansweredError` where it comes to a branch beyond the ways it is given.
+        run: Raises an `OpenBranchError` where it comes to a branch beyond the ways it is given.
 
     Raises:
         TraceError: There are too many branches, or a way cannot be traced: what is raised then is that the first branch
@@ -88,7 +92,7 @@ def each_way(run: Callable[[Ways], _Result]) -> dict[Ways, _Result]:
             failure = error
         except TraceError as error:
             refusal = refusal or error
-            if len(ways) == MOST_BRANCHES or not isinstance(error.__cause__, UnansweredError):
+            if len(ways) == MOST_BRANCHES or not isinstance(error, OpenBranchError):
                 raise refusal from error
             to_run += [(*ways, False), (*ways, True)]
     if failure is not None and not results:

@@ -17,8 +17,9 @@ from brim.forks import Fork, in_forks
 from brim.searching.curve import NEAR_GOAL, MemoryCurve, curve_through, next_to_trace
 from brim.searching.guided import HEAP_SLOPE, LIVE_SLOPE, MAPPED_SLOPE, MOST_WASTE, expected_curve, first_aim
 from brim.tracing.backing import Backing
+from brim.tracing.branches import OpenBranchError, Ways, each_way
 from brim.tracing.leaks import leak_of, steady_growth
-from brim.tracing.prediction import Prediction
+from brim.tracing.prediction import Prediction, worst_of
 from brim.tracing.rehearsal import LONGEST_SECONDS, Rehearsal, Scratch, grown_on_own_heap
 from brim.tracing.runtime import runtime_here
 from brim.tracing.sizes import TracedSizes
@@ -46,6 +47,9 @@ _ENOUGH_SECONDS = 30.0
 # How many times as large as what was traced a size may be for real steps at a share of it: memory may grow with the
 # square of the batch, so that a first guess is far above what fits.
 _MOST_REHEARSED = 8
+# At which size, at most, it is found out which way branches on values take most: a few samples of most jobs take less
+# than their weights.
+_WAYS_TRACED_AT = 64
 _NO_SCRATCH = Scratch(fixed_bytes=0)
 # How much of what the heap wastes in a trace it wastes in a real run, as a ratio, where that was not measured; and
 # which share of how far a real run differs from its trace is believed, since another run would differ otherwise, up to
@@ -151,6 +155,7 @@ def trace_curve(
     steps: int,
     backed: bool,
     shared_bytes: int = 0,
+    ways: Ways | None = None,
 ) -> TracedCurve:
     """Trace as many sizes as it takes to know the memory near a limit.
 
@@ -163,7 +168,15 @@ def trace_curve(
         steps: How many steps a probe will run: the CPU's heap still grows after the first.
         backed: Whether the job will run on the CPU and this process may fork, so that the real allocator can be asked.
         shared_bytes: What modules take that only tracing has imported here, and the job may as well.
+        ways: Which way branches on values go; None to find out which takes most where there are any.
     """
+    if ways is None:
+        how: Any = {"steps": steps, "backed": backed, "shared_bytes": shared_bytes}
+        near: Any = {"baseline_bytes": baseline_bytes, "limit_bytes": limit_bytes, "cap": cap}
+        try:
+            return trace_curve(workload_class, case, **near, **how, ways=())
+        except OpenBranchError:
+            ways = _worst_way(workload_class, case, min(cap, _WAYS_TRACED_AT), backed=backed)
     mapped = backed and is_mapped()
     unasked = MAPPED_SLOPE if mapped else HEAP_SLOPE if backed else LIVE_SLOPE
     near = _MAPPED_NEAR if mapped else _HEAP_NEAR if backed else NEAR_GOAL
@@ -181,7 +194,7 @@ def trace_curve(
     room_bytes = int(MOST_WASTE * limit_bytes) + _TRACE_BYTES
     in_room = partial(_trace_in_forks, room_bytes=room_bytes, shared_bytes=shared_bytes)
     trace_sizes = in_room if backed else _trace_here
-    run = partial(trace_sizes, workload_class, case, steps=traced_steps)
+    run = partial(trace_sizes, workload_class, case, steps=traced_steps, ways=ways)
     ask_heap = partial(_ask_heap, curve, workload_class, case, run, steps=traced_steps, limit_bytes=limit_bytes)
     rehearsal, may_rehearse, started = None, backed, time.monotonic()
     grows = False
@@ -207,18 +220,35 @@ def trace_curve(
         goal = curve.goal(aim_bytes, cap)
         if may_rehearse and len(curve.live) >= _FEWEST_POINTS and goal <= _MOST_REHEARSED * max(curve.live):
             traced = curve_through(curve.live)
-            rehearsal = Rehearsal.start(workload_class, case, traced, goal=goal, limit_bytes=limit_bytes)
+            rehearsal = Rehearsal.start(workload_class, case, traced, goal=goal, limit_bytes=limit_bytes, ways=ways)
             may_rehearse = False
     if rehearsal is not None:
         curve.scratch = rehearsal.scratch()
     if grows:
-        (curve.leak,) = in_forks([partial(leak_of, workload_class, case, sorted(curve.live)[:2])])
+        (curve.leak,) = in_forks([partial(leak_of, workload_class, case, sorted(curve.live)[:2], ways)])
     if curve.grown and time.monotonic() - started < _ENOUGH_SECONDS:
         _look_above(curve, aim_bytes, cap, run, limit_bytes=limit_bytes)
     if curve.grown and curve.gap_from is None:
         goal = max(1, curve.goal(aim_bytes, cap))
         curve.slope = curve.expected().bytes_at(goal) / max(1.0, curve_through(curve.points).bytes_at(goal))
     return curve
+
+
+def _worst_way(workload_class: type[Workload], case: Case, size: int, *, backed: bool) -> Ways:
+    """Return which way branches on values go where a size takes most; which way a run goes, probes will show."""
+    find = partial(_ways_by_peak, workload_class, case, size)
+    result = in_forks([find])[0] if backed else find()
+    if "problem" in result:
+        raise TraceError(result["problem"])
+    return tuple(result["ways"])
+
+
+def _ways_by_peak(workload_class: type[Workload], case: Case, size: int) -> dict[str, Any]:
+    try:
+        peaks = each_way(lambda ways: trace(workload_class, case, size, ways=ways).peak_bytes)
+    except TraceError as error:
+        return {"problem": str(error)}
+    return {"ways": max(peaks, key=lambda ways: peaks[ways])}
 
 
 def _ask_heap(
@@ -282,13 +312,10 @@ def predict_curve(
     cap: int,
 ) -> TracedCurve:
     """Predict the memory near a limit on a CUDA device: what torch's allocator will have reserved."""
-    prediction = Prediction(
-        TracedSizes(workload_class, case, capability=capability),
-        gpu=Gpu(name="cuda", memory_bytes=limit_bytes, capability=capability),
-        runtime=runtime_here(),
-        cap=cap,
-        context=baseline_bytes,
-    )
+    gpu = Gpu(name="cuda", memory_bytes=limit_bytes, capability=capability)
+    how: Any = {"gpu": gpu, "runtime": runtime_here(), "cap": cap, "context": baseline_bytes}
+    traced = each_way(lambda ways: TracedSizes(workload_class, case, capability=capability, ways=ways))
+    prediction = worst_of([Prediction(each, **how) for each in traced.values()])
     largest = max(1, prediction.largest)
     sizes = {max(1, largest // 2), largest, min(cap, largest + 1), min(cap, 2 * largest)}
     reserved = {size: prediction.peak(size).reserved_bytes for size in sorted(sizes)}
@@ -296,10 +323,10 @@ def predict_curve(
 
 
 def _trace_here(
-    workload_class: type[Workload], case: Case, sizes: Sequence[int], *, steps: int
+    workload_class: type[Workload], case: Case, sizes: Sequence[int], *, steps: int, ways: Ways
 ) -> dict[int, dict[str, Any]]:
     """Trace one size after the other, for live bytes alone, which more steps do not change."""
-    return {size: {"peak_bytes": trace(workload_class, case, size).peak_bytes} for size in sizes}
+    return {size: {"peak_bytes": trace(workload_class, case, size, ways=ways).peak_bytes} for size in sizes}
 
 
 def _trace_in_forks(
@@ -310,26 +337,33 @@ def _trace_in_forks(
     steps: int,
     room_bytes: int,
     shared_bytes: int = 0,
+    ways: Ways = (),
 ) -> dict[int, dict[str, Any]]:
     """Trace all sizes at the same time, in processes that get no more memory than they need for that."""
-    how = steps, room_bytes, shared_bytes
+    how = steps, room_bytes, shared_bytes, ways
     results = in_forks([partial(trace_with_backing, workload_class, case, size, *how) for size in sizes])
     for result in results:
         if "problem" in result:
-            raise TraceError(result["problem"])
+            raise (OpenBranchError if result.get("is_open") else TraceError)(result["problem"])
     return dict(zip(sizes, results, strict=True))
 
 
 def trace_with_backing(
-    workload_class: type[Workload], case: Case, size: int, steps: int, room_bytes: int, shared_bytes: int
+    workload_class: type[Workload],
+    case: Case,
+    size: int,
+    steps: int,
+    room_bytes: int,
+    shared_bytes: int,
+    ways: Ways = (),
 ) -> dict[str, Any]:
     """Trace a size with real memory behind it; return live bytes and by how much this process grew, once and in all."""
     meter, backing = CpuMeter(), Backing(shared_bytes)
     try:
         meter.limit(room_bytes)  # a step may also make arrays that are no tensors, and so are no fakes
-        traced = trace(workload_class, case, size, steps=steps, backing=backing)
+        traced = trace(workload_class, case, size, steps=steps, backing=backing, ways=ways)
     except TraceError as error:
-        return {"problem": str(error)}
+        return {"problem": str(error), "is_open": isinstance(error, OpenBranchError)}
     except (KeyboardInterrupt, SystemExit) as error:  # raised by the workload: no Ctrl-C comes to this process
         return {"problem": f"the workload raised {type(error).__name__}"}
     grown_bytes = peak_data_bytes() - meter.baseline_bytes if backing.is_complete else None

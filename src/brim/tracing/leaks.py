@@ -9,6 +9,7 @@ from typing import Any
 
 from brim.cases import Case
 from brim.errors import TraceError
+from brim.tracing.branches import Ways
 from brim.tracing.record import Record
 from brim.tracing.traces import Trace, trace
 from brim.units import format_bytes
@@ -58,16 +59,17 @@ def check_leak(workload_class: type[Workload], case: Case, traces: Mapping[int, 
     return max(0, growth_bytes[0])
 
 
-def leak_of(workload_class: type[Workload], case: Case, sizes: Sequence[int]) -> str | None:
+def leak_of(workload_class: type[Workload], case: Case, sizes: Sequence[int], ways: Ways = ()) -> str | None:
     """Return what is wrong with a step that keeps memory on the CPU; None where none is kept.
 
     Args:
         workload_class: What to trace.
         case: The setting of the input shape.
         sizes: Two microbatches, the smaller first.
+        ways: Which way branches on values go.
     """
     try:
-        traces = {size: trace(workload_class, case, size, steps=_LEAK_STEPS) for size in sizes}
+        traces = {size: trace(workload_class, case, size, steps=_LEAK_STEPS, ways=ways) for size in sizes}
         check_leak(workload_class, case, traces, None)
     except TraceError as error:
         return str(error)

@@ -347,11 +347,11 @@ def predict_all(
                 known.append(ways)
             lines = tuple(dict.fromkeys(line for each in ways for line in each.branches)) if len(ways) > 1 else ()
             how: Any = {"gpu": gpu, "runtime": runtime, "fill": fill, "cap": cap, "branches": lines}
-            predictions.append(_worst([Prediction(each, **how) for each in ways]))
+            predictions.append(worst_of([Prediction(each, **how) for each in ways]))
     return predictions
 
 
-def _worst(ways: Sequence[Prediction]) -> Prediction:
+def worst_of(ways: Sequence[Prediction]) -> Prediction:
     """Return what is predicted of the way with which least fits, and of such that which needs most."""
     if len(ways) == 1:
         return ways[0]  # what it needs is not asked yet

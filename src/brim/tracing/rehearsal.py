@@ -23,6 +23,7 @@ from brim.devices.cpu import CpuMeter, peak_data_bytes
 from brim.forks import Fork
 from brim.searching.curve import MemoryCurve
 from brim.tracing.backing import Backing
+from brim.tracing.branches import Ways
 from brim.tracing.traces import trace
 from brim.workload import Workload, prepare
 
@@ -90,7 +91,14 @@ class Rehearsal:
 
     @classmethod
     def start(
-        cls, workload_class: type[Workload], case: Case, curve: MemoryCurve, *, goal: int, limit_bytes: int
+        cls,
+        workload_class: type[Workload],
+        case: Case,
+        curve: MemoryCurve,
+        *,
+        goal: int,
+        limit_bytes: int,
+        ways: Ways = (),
     ) -> Rehearsal | None:
         """Start at shares of the size that should fit; None where the job is too small to tell.
 
@@ -100,6 +108,7 @@ class Rehearsal:
             curve: Traced bytes over the microbatch.
             goal: The largest size that is expected to fit.
             limit_bytes: The peak that must not be passed.
+            ways: Which way branches on values go in the traces.
         """
         larger = int(goal * LARGER_SHARE)
         smaller = max(int(goal * SHARE), curve.size_at(_LEAST_BYTES, cap=goal) + 1)
@@ -109,7 +118,7 @@ class Rehearsal:
         return cls(
             sizes=sizes,
             real=Fork.start(partial(_grown_by_running, workload_class, case, sizes, limit_bytes)),
-            replayed=tuple(Fork.start(partial(_grown_by_tracing, workload_class, case, size)) for size in sizes),
+            replayed=tuple(Fork.start(partial(_grown_by_tracing, workload_class, case, size, ways)) for size in sizes),
         )
 
     def scratch(self) -> Scratch:
@@ -192,10 +201,10 @@ def _run_steps(
     return {"grown_bytes": peak_data_bytes() - meter.baseline_bytes, "step_seconds": step_seconds}
 
 
-def _grown_by_tracing(workload_class: type[Workload], case: Case, size: int) -> int:
+def _grown_by_tracing(workload_class: type[Workload], case: Case, size: int, ways: Ways) -> int:
     _make_heap_even()
     meter = CpuMeter()
-    trace(workload_class, case, size, steps=_NUM_STEPS, backing=Backing())
+    trace(workload_class, case, size, steps=_NUM_STEPS, backing=Backing(), ways=ways)
     return peak_data_bytes() - meter.baseline_bytes
 
 

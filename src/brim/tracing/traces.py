@@ -19,7 +19,7 @@ from brim.errors import TraceError
 from brim.tracing.arrays import arrays_of_trace
 from brim.tracing.attention import attending
 from brim.tracing.backing import Backing
-from brim.tracing.branches import Branches, OwnFailureError, Ways
+from brim.tracing.branches import Branches, OpenBranchError, OwnFailureError, UnansweredError, Ways
 from brim.tracing.chance import Draws, seeded
 from brim.tracing.cuda_like import as_on_cuda, default_device_kept
 from brim.tracing.fake import fake_tensors, modes_in_autograd
@@ -302,5 +302,10 @@ def _phase(name: str, values: Values, hint: str = "", before: str = "") -> Itera
         if before and before != f"{type(error).__name__}: {error}":
             hint += f". The attempt before, on fake tensors, ended in {before[:_MOST_TOLD]}"
         is_refused = bool(values.refused)
-        kind = OwnFailureError if is_own(error, name, is_refused=is_refused) else TraceError
-        raise kind(told(error, name, is_refused=is_refused) + hint) from error
+        raise _kind(error, name, is_refused=is_refused)(told(error, name, is_refused=is_refused) + hint) from error
+
+
+def _kind(error: Exception, phase: str, *, is_refused: bool) -> type[TraceError]:
+    if isinstance(error, UnansweredError):
+        return OpenBranchError
+    return OwnFailureError if is_own(error, phase, is_refused=is_refused) else TraceError

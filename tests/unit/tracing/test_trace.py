@@ -76,6 +76,23 @@ class Asks(Mlp):
         return 1 if batch.sum().item() > 0 else 0
 
 
+class Twice(Mlp):
+    def step(self, batch):
+        super().step(torch.cat([batch, batch]))
+
+
+class TwiceOrOnce(Twice):
+    def step(self, batch):
+        if batch.sum() > 0:
+            return super().step(batch)
+        return Mlp.step(self, batch)
+
+
+class Counts(Mlp):
+    def step(self, batch):
+        torch.zeros(int(batch.sum()))
+
+
 class Idle(brim.Workload):
     def build(self):
         pass
@@ -245,10 +262,18 @@ def test_on_cuda_the_curve_meets_the_limit_where_the_prediction_does():
         cap=2**20,
     )
     assert curve.goal(gpu.memory_bytes, 2**20) == prediction.largest > 1
+    either = predict_curve(TwiceOrOnce, Case(), capability=(8, 6), baseline_bytes=MIB, limit_bytes=600 * MIB, cap=2**20)
+    twice = predict_curve(Twice, Case(), capability=(8, 6), baseline_bytes=MIB, limit_bytes=600 * MIB, cap=2**20)
+    assert either.live == twice.live
 
 
 def test_what_fake_tensors_cannot_do_is_told_from_the_process_that_traced():
-    assert "step does not run on fake tensors" in run_fresh("curve_of(Asks, target_bytes=50 * MIB)")
+    assert "step does not run on fake tensors" in run_fresh("curve_of(Counts, target_bytes=50 * MIB)")
+
+
+def test_a_curve_is_that_of_the_way_that_takes_most():
+    twice, either = run_fresh("[curve_of(each, target_bytes=500 * MIB)['live'] for each in (Twice, TwiceOrOnce)]")
+    assert either == twice
 
 
 def test_a_backed_trace_grows_as_a_real_run_does():
