@@ -29,8 +29,9 @@ WASTE_NOISE = 0.25
 # Where equal runs differ, a search ends within so many times what is left free for that: a larger size would only be
 # one more chance of an OOM. Source: `benchmarks/guided.py`, where two runs of one size differed by up to 11% of it.
 NOISY_CLOSE = 5
-# There a size that fitted with room to spare may have had luck, so the next goes this share of the way that is left.
-NOISY_STEP = 0.5
+# There a size that fitted with room to spare may have had luck, so the next goes this share of the way that is left;
+# and so it does after a first size that shows the trace to be wrong.
+CAREFUL_STEP = 0.5
 # After an OOM that the line did not foresee, the next size lies this share below the one that failed; after every
 # other nearby, so many times the share of the last.
 STEP_BACK = 0.04
@@ -47,6 +48,9 @@ MAPPED_SLOPE = 1.01
 # More than this at the smallest size, as a ratio, is no waste but what a process takes once, however large the batch:
 # at larger sizes, as much of it is none either.
 MOST_WASTE = 2.0
+# Live bytes are backed by real ones, so a process that takes less than this share of what was traced shows that the
+# trace counted what does not run: all that values could select, or the larger of two branches.
+COUNTED_TOO_MUCH = 0.9
 # How far beyond the largest traced size memory is expected to grow as it does on average, as a ratio.
 _BEYOND = 64
 # Between sizes further apart than this, as a ratio, the next is their geometric mean.
@@ -149,12 +153,15 @@ class Guided:
         close = (NOISY_CLOSE if self._is_noisy else 2) * margin
         if dict(known.peaks).get(low, 0) >= (1 - close) * self.limit_bytes:
             return None
-        most = self._reach(known, low, self.limit_bytes, slope=1.0)
+        is_overcounted = self._is_overcounted(known, low)
+        most = self._reach(known, low, self.limit_bytes, slope=None if is_overcounted else 1.0)
         if most < low + bounds.multiple_of:
             return None  # the traced bytes alone, without any waste, would not fit
         aim = (1 - margin) * self.limit_bytes
-        if self._is_noisy and self.curve is not None:
-            aim -= (1 - NOISY_STEP) * (aim - dict(known.peaks).get(low, aim))
+        if is_overcounted and self._measured_slope(dict(known.peaks)) is not None:
+            aim = min(aim, self._first_aim)
+        elif is_overcounted or (self._is_noisy and self.curve is not None):
+            aim -= (1 - CAREFUL_STEP) * (aim - dict(known.peaks).get(low, aim))
         target = bounds.clamp(min(self._reach(known, low, aim), self._reach_evenly(known, low, aim)))
         if high is not None and target >= high:
             target = self._below(known, low, high)
@@ -238,7 +245,8 @@ class Guided:
         if low not in peaks:
             return float(low * 2)
         cap = known.bounds.cap
-        if self.curve is not None:
+        is_overcounted = slope is None and self._is_overcounted(known, low)
+        if self.curve is not None and not is_overcounted:
             traced = max(self.curve.bytes_at(low), 1.0)
             if slope is None and self.expected is not None:
                 at_low = max(self.expected.bytes_at(low), 1.0)
@@ -249,6 +257,8 @@ class Guided:
                 slope = max(1.0, (peaks[low] - self.baseline_bytes) / traced)
             return self.curve.size_at(traced + (goal_bytes - peaks[low]) / slope, cap=cap)
         measured = self._measured_slope(peaks)
+        if measured is None and is_overcounted:
+            measured = self._even_growth(known, low)
         if measured is None:
             return float(low * (GROWTH if peaks[low] < self.limit_bytes / 2 else 2))
         return min(low + (goal_bytes - peaks[low]) / measured, float(GROWTH * low), float(cap))
@@ -259,11 +269,25 @@ class Guided:
         Where equal runs differ, so do the sizes that the heap was asked about, and a line through two of them may be
         flat by chance.
         """
-        peak = dict(known.peaks).get(low)
-        if not self._is_noisy or self.curve is None or peak is None or low < 2:
+        each_bytes = self._even_growth(known, low)
+        if not self._is_noisy or each_bytes is None:
             return math.inf
+        return low + (goal_bytes - dict(known.peaks)[low]) / each_bytes
+
+    def _even_growth(self, known: Known, low: int) -> float | None:
+        """Return bytes per sample if all that was measured beside the first sample grew evenly; None if nothing did."""
+        peak = dict(known.peaks).get(low)
+        if self.curve is None or peak is None or low < 2:
+            return None
         each_bytes = (peak - self.baseline_bytes - self.curve.bytes_at(1)) / (low - 1)
-        return low + (goal_bytes - peak) / each_bytes if each_bytes > 0 else math.inf
+        return each_bytes if each_bytes > 0 else None
+
+    def _is_overcounted(self, known: Known, low: int) -> bool:
+        """Return whether a size that fitted took far less than was traced."""
+        peak = dict(known.peaks).get(low)
+        if self.curve is None or peak is None:
+            return False
+        return peak - self.baseline_bytes < COUNTED_TOO_MUCH * self.curve.bytes_at(low)
 
     def _measured_slope(self, peaks: dict[int, int]) -> float | None:
         """Return bytes per sample through the largest size and the nearest that differs enough to be no noise."""

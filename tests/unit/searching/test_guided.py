@@ -135,6 +135,25 @@ def test_when_even_one_does_not_fit_it_says_so():
     assert asks[-1] == 1
 
 
+@pytest.mark.parametrize("noise", [0.0, 0.025])
+@given(slope=st.floats(1_000, 10_000_000), fixed=st.integers(1_000_000, 200_000_000), share=st.floats(0.05, 0.85))
+def test_where_a_trace_counts_what_does_not_run_it_follows_what_was_measured(noise, slope, fixed, share):
+    def traced(size):
+        return int(fixed + slope * size)
+
+    def peak(size):
+        return int(BASELINE + fixed + share * slope * size)
+
+    truth = largest(peak)
+    assume(truth >= 1)
+    curve = curve_through({size: traced(size) for size in (8, 64, 512)})
+    guided = Guided(limit_bytes=LIMIT, baseline_bytes=BASELINE, curve=curve, first_slope=1.0, noise=noise)
+    search, asks, num_ooms = search_with(guided, peak)
+    assert len(asks) <= 6
+    assert num_ooms == 0
+    assert search.answer == truth or peak(search.answer) >= (0.985 if noise == 0 else 0.87) * LIMIT
+
+
 def test_a_wrong_prediction_costs_probes_but_not_the_answer():
     guided = Guided(limit_bytes=LIMIT, baseline_bytes=BASELINE, curve=MemoryCurve(((8, 8000), (16, 16000))))
     search, _, _ = search_with(guided, lambda size: BASELINE + size * 10_000_000, cap=4096)
