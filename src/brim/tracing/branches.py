@@ -12,12 +12,13 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException
 
 from brim.errors import TraceError
-from brim.tracing.questions import EndlessLoopError
+from brim.tracing.questions import MOST_ANSWERS, EndlessLoopError
 
 # How many branches are followed each way: eight traces at most.
 MOST_BRANCHES = 3
-# How often branches are taken in one trace before a loop is taken for endless: several for each of 10,000 samples.
-MOST_TAKEN = 50_000
+# How often branches are taken in one trace, and for each sample of it, before a loop is taken for endless: as often as
+# tests are answered whose worst case is plain, and for a few hundred of what a sample has.
+MOST_TAKEN_EACH = 1024
 _NUMBER_OF = torch.ops.aten._local_scalar_dense.default
 
 # Which way each branch goes, in the order in which a trace comes to them.
@@ -40,8 +41,9 @@ class OwnFailureError(TraceError):
 class Branches:
     """Takes the branches of one trace; one that is taken again goes the same way."""
 
-    def __init__(self, ways: Ways) -> None:
+    def __init__(self, ways: Ways, microbatch: int) -> None:
         self.ways = ways
+        self._most_taken = MOST_ANSWERS + MOST_TAKEN_EACH * microbatch
         self._places: dict[tuple[CodeType, int], int] = {}
         self._lines: list[str] = []
         self._num_taken = 0
@@ -65,7 +67,7 @@ class Branches:
             self._places[place] = len(self._places)
             self._lines.append(_line(frame))
         self._num_taken += 1
-        if self._num_taken > MOST_TAKEN:
+        if self._num_taken > self._most_taken:
             raise EndlessLoopError(_NUMBER_OF)
         return self.ways[self._places[place]]
 
@@ -77,8 +79,8 @@ def each_way(run: Callable[[Ways], _Result]) -> dict[Ways, _Result]:
         run: Raises an `OpenBranchError` where it comes to a branch beyond the ways it is given.
 
     Raises:
-        TraceError: There are too many branches, or a way cannot be traced: what is raised then is that the first branch
-            cannot be answered, where there is one. Or the workload fails in all of them.
+        TraceError: A way has no end, or the workload fails in all of them. Or there are too many branches, or a way
+            cannot be traced otherwise: what is raised then is that the first branch cannot be answered.
     """
     results: dict[Ways, _Result] = {}
     refusal: TraceError | None = None
@@ -92,6 +94,8 @@ def each_way(run: Callable[[Ways], _Result]) -> dict[Ways, _Result]:
             failure = error
         except TraceError as error:
             refusal = refusal or error
+            if isinstance(error.__cause__, EndlessLoopError):
+                raise
             if len(ways) == MOST_BRANCHES or not isinstance(error, OpenBranchError):
                 raise refusal from error
             to_run += [(*ways, False), (*ways, True)]

@@ -195,7 +195,7 @@ def _trace(
         recorder.generation = stack.enter_context(generation_to_the_end(ledger))
         ledger.phase = Phase.BATCH
         values.refused.clear()  # what was refused while it was built was built for real
-        values.branches = branches = Branches(ways)
+        values.branches = branches = Branches(ways, microbatch)
         draws = Draws(generators)
         loaders.num_samples = None  # of one that is asked for this batch
         with _phase("batch", values):

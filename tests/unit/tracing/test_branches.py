@@ -157,6 +157,15 @@ class NeverEnds(Train):
         return super().loss(batch) * scale
 
 
+class NeverIsDone(Train):
+    def loss(self, batch):
+        scale, is_done = batch.abs().max(), False
+        while not is_done:
+            scale = scale / 2
+            is_done = scale.item() < 1
+        return super().loss(batch) * scale
+
+
 class Counts(Train):
     def loss(self, batch):
         loss = super().loss(batch)
@@ -170,9 +179,10 @@ class AsksMuch(Train):
         return loss + sum(asked)
 
 
-@pytest.mark.parametrize("workload", [NeverEnds, Counts, AsksMuch])
+@pytest.mark.parametrize("workload", [NeverEnds, NeverIsDone, Counts, AsksMuch])
 def test_what_cannot_go_both_ways_is_refused_with_its_line(workload, monkeypatch):
-    monkeypatch.setattr(branches, "MOST_TAKEN", 100)
+    monkeypatch.setattr(branches, "MOST_TAKEN_EACH", 0)
+    monkeypatch.setattr(branches, "MOST_ANSWERS", 100)
     with pytest.raises(TraceError, match=r"test_branches.py:\d+ .*tensor's value"):
         predict(workload, gpu=SMALL)
 
