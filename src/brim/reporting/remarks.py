@@ -89,8 +89,8 @@ def remarks(prediction: Searched, *, is_searched: bool = True, read: Container[s
         )
     if seen.branches:
         told.append(
-            f"{_listed(seen.branches)} may go either way by a tensor's value: each was traced, and the answer is for "
-            "the one with which least fits."
+            f"{_listed(seen.branches)} may go either way by a tensor's value: the answer is for the worst of each way "
+            "and of one after the other. Another mixture may need more: leave the worst case alone in the workload."
         )
     if seen.is_waiting:
         told.append(

@@ -11,8 +11,8 @@ from unittest import mock
 
 import torch
 
-# What may be drawn in place of what was: enough that a choice between two is seen with 7 in 8.
-OTHER_SEEDS = (1, 2, 3)
+# What may be drawn in place of what was: of a choice between two, each is missed in the last step in one of 256 jobs.
+OTHER_SEEDS = (1, 2, 3, 4, 5, 6, 7)
 
 
 class Generators:

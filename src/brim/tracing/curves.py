@@ -17,13 +17,13 @@ from brim.forks import Fork, in_forks
 from brim.searching.curve import NEAR_GOAL, MemoryCurve, curve_through, next_to_trace
 from brim.searching.guided import HEAP_SLOPE, LIVE_SLOPE, MAPPED_SLOPE, MOST_WASTE, expected_curve, first_aim
 from brim.tracing.backing import Backing
-from brim.tracing.branches import OpenBranchError, Ways, each_way
+from brim.tracing.branches import OpenBranchError, Way, Ways, each_way
 from brim.tracing.leaks import leak_of, steady_growth
-from brim.tracing.prediction import Prediction, worst_of
+from brim.tracing.prediction import Prediction
 from brim.tracing.rehearsal import LONGEST_SECONDS, Rehearsal, Scratch, grown_on_own_heap
 from brim.tracing.runtime import runtime_here
-from brim.tracing.sizes import TracedSizes
-from brim.tracing.traces import trace
+from brim.tracing.traces import Trace, trace
+from brim.tracing.ways import trace_each_way
 from brim.workload import Workload
 
 # How many sizes a curve may cost.
@@ -240,15 +240,18 @@ def _worst_way(workload_class: type[Workload], case: Case, size: int, *, backed:
     result = in_forks([find])[0] if backed else find()
     if "problem" in result:
         raise TraceError(result["problem"])
-    return tuple(result["ways"])
+    return tuple(Way(way) for way in result["ways"])
 
 
 def _ways_by_peak(workload_class: type[Workload], case: Case, size: int) -> dict[str, Any]:
+    def run(ways: Ways) -> Trace:
+        return trace(workload_class, case, size, ways=ways)
+
     try:
-        peaks = each_way(lambda ways: trace(workload_class, case, size, ways=ways).peak_bytes)
+        traces = each_way(run, memory_of=lambda traced: traced.record.events)
     except TraceError as error:
         return {"problem": str(error)}
-    return {"ways": max(peaks, key=lambda ways: peaks[ways])}
+    return {"ways": [way.value for way in max(traces, key=lambda traced: traced.peak_bytes).ways]}
 
 
 def _ask_heap(
@@ -314,8 +317,7 @@ def predict_curve(
     """Predict the memory near a limit on a CUDA device: what torch's allocator will have reserved."""
     gpu = Gpu(name="cuda", memory_bytes=limit_bytes, capability=capability)
     how: Any = {"gpu": gpu, "runtime": runtime_here(), "cap": cap, "context": baseline_bytes}
-    traced = each_way(lambda ways: TracedSizes(workload_class, case, capability=capability, ways=ways))
-    prediction = worst_of([Prediction(each, **how) for each in traced.values()])
+    prediction = Prediction(trace_each_way(workload_class, case, capability=capability), **how)
     largest = max(1, prediction.largest)
     sizes = {max(1, largest // 2), largest, min(cap, largest + 1), min(cap, 2 * largest)}
     reserved = {size: prediction.peak(size).reserved_bytes for size in sorted(sizes)}

@@ -17,7 +17,7 @@ class Observed:
         token_stride: Of how many tokens of a long generation one is replayed.
         keeps_batch: Whether every step keeps its batch: with a new one each time, every step would hold more.
         is_random: Whether random numbers of the host decide what runs: the draw that takes most is answered for.
-        branches: Lines that go either way by a tensor's value: the way with which least fits is answered for.
+        branches: Lines that go either way by a tensor's value: the way that takes most is answered for.
         is_waiting: Whether an optimizer of the workload was not seen to step twice: what it keeps may be missing.
         is_unplaced: Whether the workload puts nothing on the GPU: all is counted then, as if it had.
         other_kind: What the workload does although it says otherwise: `eval` without a backward pass, `train` with one.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -13,7 +13,6 @@ from brim.devices.device import check_fill
 from brim.errors import InputError, TraceError
 from brim.searching.bounds import LARGEST_MICROBATCH
 from brim.tracing.bracket import Bracket
-from brim.tracing.branches import Ways, each_way
 from brim.tracing.changes import TracedJob
 from brim.tracing.observed import Observed
 from brim.tracing.overheads import CONTEXT_DOUBT_BYTES, context_bytes, cublas_bytes
@@ -21,8 +20,8 @@ from brim.tracing.record import largest_modules
 from brim.tracing.remedies import Remedies
 from brim.tracing.replays import Replays
 from brim.tracing.runtime import Runtime, runtime_here
-from brim.tracing.sizes import TracedSizes
 from brim.tracing.timeline import timeline
+from brim.tracing.ways import Traced, trace_each_way
 from brim.workload import Workload, check_class, load_here
 
 SCHEMA = "brim.prediction/1"
@@ -63,14 +62,13 @@ class Prediction:
 
     def __init__(
         self,
-        traced: TracedSizes,
+        traced: Traced,
         *,
         gpu: Gpu,
         runtime: Runtime,
         fill: float = 1.0,
         cap: int | None = None,
         context: int | None = None,
-        branches: tuple[str, ...] = (),
     ) -> None:
         self.gpu = gpu
         self.runtime = runtime
@@ -80,7 +78,6 @@ class Prediction:
         self.cap = cap
         self.context_bytes = context_bytes(gpu, runtime) if context is None else context
         self._traced = traced
-        self._branches = branches
         self._replays = self._replays_with(expandable=runtime.expandable_segments)
 
     def __repr__(self) -> str:
@@ -159,7 +156,7 @@ class Prediction:
     @property
     def observed(self) -> Observed:
         """What the traces show beside memory, for whoever reads the answer."""
-        return replace(self._traced.observed(), branches=self._branches)
+        return self._traced.observed()
 
     def peak(self, microbatch: int) -> MemoryPeak:
         """Return the peaks of a microbatch; of one that does not fit, those on a device with just enough more."""
@@ -338,24 +335,15 @@ def predict_all(
     loaded = load_here(workload) if isinstance(workload, str) else check_class(workload, repr(workload))
     predictions = []
     for case in cases:
-        known: list[list[TracedSizes]] = []
+        known: list[Traced] = []
         for gpu in found:
-            ways = next((ways for ways in known if all(each.holds_for(gpu) for each in ways)), None)
-            if ways is None:
+            traced = next((each for each in known if each.holds_for(gpu)), None)
+            if traced is None:
                 tell(f"tracing {case} for {gpu.name}")
-                ways = _trace(loaded, case, gpu, tell)
-                known.append(ways)
-            lines = tuple(dict.fromkeys(line for each in ways for line in each.branches)) if len(ways) > 1 else ()
-            how: Any = {"gpu": gpu, "runtime": runtime, "fill": fill, "cap": cap, "branches": lines}
-            predictions.append(worst_of([Prediction(each, **how) for each in ways]))
+                traced = _trace(loaded, case, gpu, tell)
+                known.append(traced)
+            predictions.append(Prediction(traced, gpu=gpu, runtime=runtime, fill=fill, cap=cap))
     return predictions
-
-
-def worst_of(ways: Sequence[Prediction]) -> Prediction:
-    """Return what is predicted of the way with which least fits, and of such that which needs most."""
-    if len(ways) == 1:
-        return ways[0]  # what it needs is not asked yet
-    return min(ways, key=lambda each: (each.largest, -each.peak(max(1, each.largest)).device_bytes))
 
 
 def _gpu(given: str | Gpu) -> Gpu:
@@ -368,19 +356,15 @@ def _gpu(given: str | Gpu) -> Gpu:
     return given
 
 
-def _trace(workload_class: type[Workload], case: Case, gpu: Gpu, tell: Callable[[str], None]) -> list[TracedSizes]:
-    """Return the traces of each way that a job can go, of those that need the same memory one."""
-
-    def traced(ways: Ways) -> TracedSizes:
-        how: Any = {"capability": gpu.capability, "has_fused_attention": gpu.has_fused_attention}
-        return TracedSizes(workload_class, case, ways=ways, tell=tell, **how)
-
+def _trace(workload_class: type[Workload], case: Case, gpu: Gpu, tell: Callable[[str], None]) -> Traced:
     try:
-        distinct: list[TracedSizes] = []
-        for way in each_way(traced).values():
-            if not any(way.is_like(other) for other in distinct):
-                distinct.append(way)
-        return distinct
+        return trace_each_way(
+            workload_class,
+            case,
+            capability=gpu.capability,
+            has_fused_attention=gpu.has_fused_attention,
+            tell=tell,
+        )
     except TraceError as error:
         raise TraceError(f"Case {case}: {error}" if case else str(error)) from error
 

@@ -116,8 +116,12 @@ def is_answered_elsewhere(frame: FrameType) -> bool:
 
 def asking_frame() -> FrameType | None:
     """Return the innermost caller that is neither torch nor brim."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith((_TORCH, _HERE, "<")):
+    return outside(sys._getframe(1), (_TORCH, _HERE, "<"))
+
+
+def outside(frame: FrameType | None, places: tuple[str, ...] = (_HERE,)) -> FrameType | None:
+    """Return the innermost of a frame and its callers that is not in one of these places, as in brim."""
+    while frame is not None and frame.f_code.co_filename.startswith(places):
         frame = frame.f_back
     return frame
 

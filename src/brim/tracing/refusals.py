@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
+from brim.tracing.branches import MOST_BRANCHES, UnansweredError
 from brim.tracing.questions import EndlessLoopError
 from brim.tracing.recorder import MOST_OPERATIONS, NoEndError
 from brim.tracing.unknown import UnknownNumber
@@ -105,6 +106,11 @@ def _not_on_fakes(error: Exception, phase: str, *, is_refused: bool) -> str | No
         return (
             f"{where} runs an optimizer that asks for values, which a trace does not have. Predict with another that "
             "keeps as much."
+        )
+    if isinstance(error, UnansweredError):
+        return (
+            f"{where} asks for a tensor's value, which a trace does not have, and is one branch too many: each way is "
+            f"traced for {MOST_BRANCHES} at most. Leave some out of the workload's {phase}, with the worst case alone."
         )
     hint = next((hint for name, hint in _HINTS.items() if name in where), "")
     if isinstance(error, DataDependentOutputException):

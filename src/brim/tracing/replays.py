@@ -7,7 +7,7 @@ from brim.searching.curve import curve_through
 from brim.tracing.allocator import AllocatorFullError, AllocatorPeaks, replay
 from brim.tracing.bracket import Bracket, close_in, halve
 from brim.tracing.overheads import cublas_bytes
-from brim.tracing.sizes import TracedSizes
+from brim.tracing.ways import Traced
 
 # How many sizes just below an answer must fit as well.
 _NEIGHBOURS = 4
@@ -32,7 +32,7 @@ class Replays:
         cap: The largest size to look for.
     """
 
-    def __init__(self, traced: TracedSizes, *, gpu: Gpu, expandable: bool, cap: int) -> None:
+    def __init__(self, traced: Traced, *, gpu: Gpu, expandable: bool, cap: int) -> None:
         self._traced = traced
         self._expandable = expandable
         self._cap = cap

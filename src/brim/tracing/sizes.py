@@ -11,7 +11,7 @@ from brim.errors import TraceError
 from brim.searching.bounds import LARGEST_MICROBATCH
 from brim.tracing import cudnn
 from brim.tracing.attention import has_flash_attention
-from brim.tracing.branches import Ways
+from brim.tracing.branches import DeadEndError, Ways
 from brim.tracing.chance import OTHER_SEEDS
 from brim.tracing.leaks import check_leak, held_by_steps
 from brim.tracing.line import RecordLine, line_through
@@ -89,9 +89,10 @@ class TracedSizes:
         """Where branches on values stand that could have gone another way."""
         return self._traces[self.sizes[0]].branches
 
-    def is_like(self, other: TracedSizes) -> bool:
-        """Return whether another way asks for the same memory at the sizes traced first."""
-        return all(self.events(size) == other.events(size) for size in _FIRST_SIZES)
+    @property
+    def first_events(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """What the allocator is asked for at the sizes traced first."""
+        return tuple(self.events(size) for size in _FIRST_SIZES)
 
     @property
     def is_exact(self) -> bool:
@@ -346,8 +347,8 @@ def _ends(num_samples: int, microbatch: int) -> TraceError:
     )
 
 
-def _no_growth(small: int, large: int, peak_bytes: int) -> TraceError:
-    return TraceError(
+def _no_growth(small: int, large: int, peak_bytes: int) -> DeadEndError:
+    return DeadEndError(
         f"Memory does not grow with the microbatch: {small:,} and {large:,} samples both need {peak_bytes:,} bytes. "
         "Make `batch` return as many samples as it is asked for, and `step` run them at once."
     )

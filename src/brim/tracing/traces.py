@@ -19,7 +19,7 @@ from brim.errors import TraceError
 from brim.tracing.arrays import arrays_of_trace
 from brim.tracing.attention import attending
 from brim.tracing.backing import Backing
-from brim.tracing.branches import Branches, OpenBranchError, OwnFailureError, UnansweredError, Ways
+from brim.tracing.branches import Branches, DeadEndError, OpenBranchError, UnansweredError, Ways
 from brim.tracing.chance import Draws, seeded
 from brim.tracing.cuda_like import as_on_cuda, default_device_kept
 from brim.tracing.fake import fake_tensors, modes_in_autograd
@@ -119,7 +119,7 @@ def trace(
         capability: The compute capability of the GPU to behave as; None for the CPU.
         has_fused_attention: Whether that GPU has attention that does not keep the scores.
         seed: What random numbers of the host begin with.
-        ways: Which way branches on values go, in the order in which they come; one more is refused.
+        ways: Which way branches on values go, in the order in which they come; one more raises `OpenBranchError`.
         selects_least: Whether of what a step selects by values there is one, and not all.
         tell: Called with the number of operations every now and then.
     """
@@ -207,6 +207,7 @@ def _trace(
         num_before = recorder.num_operations
         for _ in range(steps or NUM_STEPS[workload.kind]):
             ledger.begin_step()
+            branches.begin_step()
             with _phase("step", values, hint=_NO_BATCH if batch is None else ""):
                 workload.step(batch)
             watch.mark_gradients()
@@ -215,7 +216,7 @@ def _trace(
         record = ledger.record
         is_drawn = draws.are_made(are_asked=values.asks_known)
     if recorder.num_operations == num_before:
-        raise TraceError("the step runs no torch operation: there is nothing to predict. Run the model in `step`.")
+        raise DeadEndError("the step runs no torch operation: there is nothing to predict. Run the model in `step`.")
     return Trace(
         microbatch=microbatch,
         peak_bytes=ledger.peak_bytes,
@@ -295,9 +296,9 @@ def _phase(name: str, values: Values, hint: str = "", before: str = "") -> Itera
         if values.refused and name != "build":
             raise values.refused[0]  # the workload took no notice
     except StopIteration as error:  # as a cause contextlib would take it for the error itself, and let it through
-        raise TraceError(told(error, name)) from None
+        raise DeadEndError(told(error, name)) from None
     except SystemExit as error:
-        raise TraceError(f"{name} ends the program ({error}). Leave that out of the workload.") from error
+        raise DeadEndError(f"{name} ends the program ({error}). Leave that out of the workload.") from error
     except Exception as error:
         if before and before != f"{type(error).__name__}: {error}":
             hint += f". The attempt before, on fake tensors, ended in {before[:_MOST_TOLD]}"
@@ -308,4 +309,4 @@ def _phase(name: str, values: Values, hint: str = "", before: str = "") -> Itera
 def _kind(error: Exception, phase: str, *, is_refused: bool) -> type[TraceError]:
     if isinstance(error, UnansweredError):
         return OpenBranchError
-    return OwnFailureError if is_own(error, phase, is_refused=is_refused) else TraceError
+    return DeadEndError if is_own(error, phase, is_refused=is_refused) else TraceError

@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 
 from brim.tracing import masks
 from brim.tracing.branches import Branches
-from brim.tracing.questions import How, Questions, asking_frame, is_answered_elsewhere
+from brim.tracing.questions import How, Questions, asking_frame, is_answered_elsewhere, outside
 
 _NUMBER_OF = torch.ops.aten._local_scalar_dense.default
 _ARITHMETIC = (
@@ -159,8 +159,8 @@ class Values:
 
     def decide(self, how: How) -> bool:
         """Return how a comparison with an unknown number ends, or what its truth is."""
-        frame = sys._getframe(2)
-        if frame.f_globals.get("__name__") in _NEUTRAL:
+        frame = outside(sys._getframe(2))
+        if frame is not None and frame.f_globals.get("__name__") in _NEUTRAL:
             return True
         answer = self._questions.answer(frame, how)
         if answer is None:

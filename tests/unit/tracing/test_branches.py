@@ -199,20 +199,121 @@ def test_a_model_is_built_with_the_values_that_it_asks_for():
     assert 256 * 4 not in [each.num_bytes for each in traced.record.storages if each.kind == "parameters"][:1]
 
 
+class FillsThenNot(Train):
+    """Holds a copy from a step that was better while a step that was not runs the model again."""
+
+    is_better = staticmethod(lambda loss, num_steps: loss.item() < 1)
+
+    def step(self, batch):
+        self.num_steps = getattr(self, "num_steps", 0) + 1
+        super().step(batch)
+
+    def loss(self, batch):
+        loss = super().loss(batch)
+        if self.is_better(loss, self.num_steps):
+            self.copies = torch.zeros(2**22, device=self.device)
+            return loss
+        return loss + self.model(batch).abs().mean()
+
+
+class FillsFirst(FillsThenNot):
+    is_better = staticmethod(lambda loss, num_steps: num_steps == 1)
+
+
+class KeepsWhole(Train):
+    """Makes something large in the first part of its batch, and keeps the graphs of all others."""
+
+    is_large = staticmethod(lambda loss, number: loss.item() > 1)
+
+    def loss(self, batch):
+        kept, total = None, 0.0
+        for number, part in enumerate(batch.chunk(4)):
+            loss = super().loss(part)
+            if self.is_large(loss, number):
+                kept = torch.zeros(len(batch), 512, device=self.device) if kept is None else kept
+                loss = loss.detach()
+            total = total + loss
+        return total
+
+
+class KeepsFirst(KeepsWhole):
+    is_large = staticmethod(lambda loss, number: number == 0)
+
+
+@pytest.mark.parametrize(("workload", "worst"), [(FillsThenNot, FillsFirst), (KeepsWhole, KeepsFirst)])
+def test_one_way_may_hold_what_the_other_made_before(workload, worst):
+    answer, expected = predict(workload, gpu=SMALL), predict(worst, gpu=SMALL)
+    assert answer.largest == expected.largest
+    assert answer.observed.branches
+    assert answer.observed.other_kind is None
+
+
+def test_at_every_size_the_way_counts_that_takes_most_there():
+    class Either(Train):
+        def loss(self, batch):
+            loss = super().loss(batch)
+            if loss > 1:
+                return loss + torch.ones(2**22, device=self.device).mean()
+            return loss + self.model(batch).abs().mean()
+
+    class TakesMuch(Train):
+        def loss(self, batch):
+            return super().loss(batch) + torch.ones(2**22, device=self.device).mean()
+
+    answer = predict(Either, gpu=SMALL)
+    assert answer.peak(2) == predict(TakesMuch, gpu=SMALL).peak(2)
+    assert answer.peak(2**18) == predict(AlwaysMore, gpu=SMALL).peak(2**18)
+    assert answer.breakdown(2)["temporary"] > 2**24
+    assert answer.shown_sizes()[0] == 1
+
+
+def test_a_way_that_keeps_memory_is_told_as_a_leak():
+    class Collects(Train):
+        def loss(self, batch):
+            self.kept = getattr(self, "kept", [])
+            out = self.model(batch)
+            if out.mean() > 1:
+                self.kept.append(out.detach())
+            return out.square().mean()
+
+    with pytest.raises(TraceError, match="Every step holds"):
+        predict(Collects, gpu=SMALL)
+
+
+def test_a_branch_in_a_function_of_python_is_told_with_the_line_that_calls_it():
+    class Takes(Train):
+        def loss(self, batch):
+            loss = super().loss(batch)
+            _, times = max([(loss.item(), 1), (2.0, 8)])
+            return loss + sum(self.model(batch).abs().mean() for _ in range(times))
+
+    (line,) = predict(Takes, gpu=SMALL).observed.branches
+    assert line.startswith("test_branches.py:")
+
+
 def test_every_way_is_run_once_and_no_more_than_may_be():
     def run(ways, num_branches):
         asked.append(ways)
         if len(ways) < num_branches:
-            raise OpenBranchError("refused")
-        return len(asked)
+            raise OpenBranchError("one too many")
+        return ways[:num_branches]
 
     for num_branches in range(MOST_BRANCHES + 1):
         asked = []
-        results = each_way(lambda ways, wanted=num_branches: run(ways, wanted))
-        assert len(results) == 2**num_branches
+        results = each_way(lambda ways, wanted=num_branches: run(ways, wanted), memory_of=lambda ways: ways)
+        assert len(results) == 2**num_branches + 4 * (num_branches > 0)
         assert len(set(asked)) == len(asked)
-    with pytest.raises(TraceError, match="refused"):
-        each_way(lambda ways: run(ways, MOST_BRANCHES + 1))
+    with pytest.raises(TraceError, match="one too many"):
+        each_way(lambda ways: run(ways, MOST_BRANCHES + 1), memory_of=lambda ways: ways)
+
+
+def test_ways_that_need_the_same_are_one():
+    def run(ways):
+        if not ways:
+            raise OpenBranchError("open")
+        return ways
+
+    assert len(each_way(run, memory_of=lambda ways: 0)) == 1
 
 
 def test_what_fails_each_way_is_told_as_a_failure():
@@ -227,4 +328,4 @@ def test_what_fails_each_way_is_told_as_a_failure():
 def test_what_fails_without_a_branch_is_raised_as_it_is():
     failures = (TraceError(f"failure {number}") for number in count())
     with pytest.raises(TraceError, match="failure 0"):
-        each_way(lambda ways: (_ for _ in ()).throw(next(failures)))
+        each_way(lambda ways: (_ for _ in ()).throw(next(failures)), memory_of=lambda result: 0)
