@@ -195,8 +195,8 @@ class CaseSearch:
             )
         if self._gap_from is not None and search.answer > self._gap_from:
             return (
-                f"sizes from about {self._gap_from} to shortly below this one need more memory: glibc keeps tensors of "
-                "less than 32 MiB in a heap and wastes some of it. Drop a smaller last batch"
+                f"sizes from about {max(1, self._gap_from)} to shortly below this one need more memory: glibc keeps "
+                "tensors of less than 32 MiB in a heap and wastes some of it. Drop a smaller last batch"
             )
         if search.answer == self.bounds.cap == LARGEST_MICROBATCH:
             return "no larger microbatch is tried unless a cap asks for it: cap=… (--cap …)"

@@ -222,15 +222,16 @@ def stacked_bar(
     has_colors: bool = True,
     width: int = _BAR_WIDTH,
 ) -> Text:
-    """Return a bar whose full width is the device's memory."""
+    """Return a bar whose full width is the device's memory, or what is needed where that is more."""
     bar = Text()
+    whole_bytes = max(limit_bytes, device_bytes)
     num_cells = total = 0
     for kind, num_bytes in held.items():
         total += num_bytes
-        cells = min(width, round(total / limit_bytes * width)) - num_cells
+        cells = min(width, round(total / whole_bytes * width)) - num_cells
         bar.append(_block(kind, has_colors) * cells, _COLORS[kind])
         num_cells += cells
-    rest = min(width, round(device_bytes / limit_bytes * width)) - num_cells
+    rest = min(width, round(device_bytes / whole_bytes * width)) - num_cells
     bar.append(_REST * max(0, rest), "dim")
     bar.append(" " * (width - num_cells - max(0, rest)))
     return bar.append(f" {device_bytes / limit_bytes:4.0%}")

@@ -51,6 +51,9 @@ MOST_WASTE = 2.0
 # Live bytes are backed by real ones, so a process that takes less than this share of what was traced shows that the
 # trace counted what does not run: all that values could select, or the larger of two branches.
 COUNTED_TOO_MUCH = 0.9
+# From which ratio on a larger size is worth a probe although the limit is near: where weights fill most of it, what is
+# left may hold many times the batch.
+WORTH_A_PROBE = 1.25
 # How far beyond the largest traced size memory is expected to grow as it does on average, as a ratio.
 _BEYOND = 64
 # Between sizes further apart than this, as a ratio, the next is their geometric mean.
@@ -151,18 +154,19 @@ class Guided:
             return None
         margin = self._margin(known)
         close = (NOISY_CLOSE if self._is_noisy else 2) * margin
-        if dict(known.peaks).get(low, 0) >= (1 - close) * self.limit_bytes:
+        aim = (1 - margin) * self.limit_bytes
+        is_close = dict(known.peaks).get(low, 0) >= (1 - close) * self.limit_bytes
+        if is_close and self._room(known, low, aim) < WORTH_A_PROBE * low:
             return None
         is_overcounted = self._is_overcounted(known, low)
         most = self._reach(known, low, self.limit_bytes, slope=None if is_overcounted else 1.0)
         if most < low + bounds.multiple_of:
             return None  # the traced bytes alone, without any waste, would not fit
-        aim = (1 - margin) * self.limit_bytes
         if is_overcounted and self._measured_slope(dict(known.peaks)) is not None:
             aim = min(aim, self._first_aim)
         elif is_overcounted or (self._is_noisy and self.curve is not None):
             aim -= (1 - CAREFUL_STEP) * (aim - dict(known.peaks).get(low, aim))
-        target = bounds.clamp(min(self._reach(known, low, aim), self._reach_evenly(known, low, aim)))
+        target = bounds.clamp(self._room(known, low, aim))
         if high is not None and target >= high:
             target = self._below(known, low, high)
         elif target <= low:
@@ -235,6 +239,9 @@ class Guided:
         slope = self.first_slope * STEEPER ** ((STEP_GROWTH ** _num_failed(known) - 1) // (STEP_GROWTH - 1))
         size = self.curve.size_at((self._first_aim - self.baseline_bytes) / slope, cap=high - 1)
         return known.bounds.clamp(min(size, high - known.bounds.multiple_of))
+
+    def _room(self, known: Known, low: int, goal_bytes: float) -> float:
+        return min(self._reach(known, low, goal_bytes), self._reach_evenly(known, low, goal_bytes))
 
     def _reach(self, known: Known, low: int, goal_bytes: float, *, slope: float | None = None) -> float:
         """Return the size at which the line through what was measured meets `goal_bytes`.

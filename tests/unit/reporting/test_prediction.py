@@ -85,6 +85,10 @@ def test_without_colours_every_kind_has_a_block_of_its_own():
     bar = stacked_bar(HELD, 7 * GIB, 10 * GIB, has_colors=False).plain
     assert bar.startswith("████▓▓▓▓▒▒▒▒▒▒▒▒▞▞▞▞▞▞▞▞▞▞▞▞ ")
     assert set(stacked_bar(HELD, 7 * GIB, 10 * GIB).plain[:28]) == {"█"}
+    # Where more is needed than there is, the parts still have their shares.
+    too_much = stacked_bar(HELD, 7 * GIB, 2 * GIB, has_colors=False).plain
+    assert set(too_much[:40]) == set(bar[:28])
+    assert too_much.endswith("350%")
     assert "▞ activations 3.00 GiB" in legend(HELD, 2, has_colors=False).plain
 
 

@@ -154,6 +154,21 @@ def test_where_a_trace_counts_what_does_not_run_it_follows_what_was_measured(noi
     assert search.answer == truth or peak(search.answer) >= (0.985 if noise == 0 else 0.87) * LIMIT
 
 
+@pytest.mark.parametrize("has_curve", [True, False])
+@pytest.mark.parametrize("noise", [0.0, 0.025])
+def test_where_weights_fill_most_of_the_limit_it_goes_on_to_what_is_left(noise, has_curve):
+    weights, each = int(0.9 * LIMIT) - BASELINE, 30_000
+
+    def peak(size):
+        return BASELINE + weights + each * size
+
+    curve = curve_through({size: weights + each * size for size in (8, 64, 512)}) if has_curve else None
+    guided = Guided(limit_bytes=LIMIT, baseline_bytes=BASELINE, curve=curve, first_slope=1.0, noise=noise)
+    search, asks, _ = search_with(guided, peak)
+    assert search.answer > 0.5 * largest(peak)
+    assert len(asks) <= (8 if has_curve else 20)
+
+
 def test_a_wrong_prediction_costs_probes_but_not_the_answer():
     guided = Guided(limit_bytes=LIMIT, baseline_bytes=BASELINE, curve=MemoryCurve(((8, 8000), (16, 16000))))
     search, _, _ = search_with(guided, lambda size: BASELINE + size * 10_000_000, cap=4096)
