@@ -20,9 +20,9 @@ from brim.searching.known import Known
 # answer that fitted by luck would fail in the user's own run.
 CLOSE_ENOUGH = 0.01
 # Which share of the limit a first probe leaves free where equal runs hardly differ. Source: `benchmarks/guided.py`,
-# where first probes of nets whose kernels took as much at half of a size as at the whole needed up to 0.3% more than
+# where first probes of nets whose kernels took as much at half of a size as at the whole needed up to 0.43% more than
 # was expected.
-FIRST_FREE = 0.003
+FIRST_FREE = 0.0045
 # By how much what the heap wastes differs between equal runs, as a share of it, where that is more than the noise.
 # Source: `benchmarks/guided.py`, where sizes that ran twice differed by up to a third of it.
 WASTE_NOISE = 0.25
@@ -110,7 +110,7 @@ def first_aim(limit_bytes: int, noise: float) -> float:
         noise: By how much the peaks of equal runs differ on the device, as a share of the limit.
 
     >>> first_aim(1000, 0.002), first_aim(1000, 0.025)
-    (997.0, 937.5)
+    (995.5, 937.5)
     """
     return (1 - (NOISY_CLOSE / 2 * noise if _is_noisy(noise) else FIRST_FREE)) * limit_bytes
 
