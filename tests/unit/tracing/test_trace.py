@@ -272,8 +272,10 @@ def test_what_fake_tensors_cannot_do_is_told_from_the_process_that_traced():
 
 
 def test_a_curve_is_that_of_the_way_that_takes_most():
-    twice, either = run_fresh("[curve_of(each, target_bytes=500 * MIB)['live'] for each in (Twice, TwiceOrOnce)]")
-    assert either == twice
+    # At the sizes traced first: which come next depends on what the heap wastes, which differs from run to run.
+    code = "[curve_of(each, target_bytes=500 * MIB)['live'][:2] for each in (Mlp, Twice, TwiceOrOnce)]"
+    once, twice, either = run_fresh(code)
+    assert once != either == twice
 
 
 def test_a_backed_trace_grows_as_a_real_run_does():
