@@ -89,11 +89,14 @@ def without_values(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not has_unknown((*args, *kwargs.values())):
-            return function(*args, **kwargs)
-        return _unknown(function(*_plain(args), **{name: _plain(value) for name, value in kwargs.items()}))
+        is_unknown = has_unknown((*args, *kwargs.values()))
+        return _call_on_plain(function, args, kwargs) if is_unknown else function(*args, **kwargs)
 
     return call
+
+
+def _call_on_plain(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    return _unknown(function(*_plain(args), **{name: _plain(value) for name, value in kwargs.items()}))
 
 
 def _numpy(tensor: FakeTensor, *, force: bool = False) -> Any:
@@ -146,8 +149,7 @@ def _array_class() -> Any:
         ) -> Any:
             if _asks(func.__name__, (*args, *kwargs.values())):
                 refuse()
-            known = {name: _plain(value) for name, value in kwargs.items()}
-            return _unknown(func(*_plain(args), **known))
+            return _call_on_plain(func, args, kwargs)
 
         def __getitem__(self, key: Any) -> Any:
             if any(_is_mask(each) for each in (key if isinstance(key, tuple) else (key,))):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import linecache
 from collections import Counter
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from enum import Enum
-from pathlib import Path
 from types import CodeType, FrameType
 from typing import TypeVar
 
@@ -15,7 +13,7 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException
 
 from brim.errors import TraceError
-from brim.tracing.questions import MOST_ANSWERS, EndlessLoopError
+from brim.tracing.questions import MOST_ANSWERS, EndlessLoopError, line_at
 
 # How many branches are followed each way: eight traces at most, and four in which they go one way after the other.
 MOST_BRANCHES = 3
@@ -99,7 +97,7 @@ class Branches:
             if len(self._places) == len(self.ways):
                 raise UnansweredError(_NUMBER_OF)
             self._places[place] = len(self._places)
-            self._lines.append(_line(frame))
+            self._lines.append(line_at(frame.f_code.co_filename, frame.f_lineno))
         self._num_taken += 1
         if self._num_taken > self._most_taken:
             raise EndlessLoopError(_NUMBER_OF)
@@ -142,8 +140,3 @@ def each_way(run: Callable[[Ways], _Result], memory_of: Callable[[_Result], Hash
                 result = run((way,) * MOST_BRANCHES)
                 results.setdefault(memory_of(result), result)
     return list(results.values())
-
-
-def _line(frame: FrameType) -> str:
-    name, number = frame.f_code.co_filename, frame.f_lineno
-    return f"{Path(name).name}:{number} ({linecache.getline(name, number).strip()})"

@@ -109,6 +109,11 @@ class Questions:
         return answer
 
 
+def line_at(filename: str, number: int) -> str:
+    """Return a line of a file as people are told of it."""
+    return f"{Path(filename).name}:{number} ({linecache.getline(filename, number).strip()})"
+
+
 def is_answered_elsewhere(frame: FrameType) -> bool:
     """Return whether what a frame asks about is answered by those who know how long texts become."""
     return str(frame.f_globals.get("__name__", "")).startswith(_ANSWERED_ELSEWHERE)

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from brim.tracing.branches import MOST_BRANCHES, UnansweredError
-from brim.tracing.questions import EndlessLoopError
+from brim.tracing.questions import EndlessLoopError, line_at
 from brim.tracing.recorder import MOST_OPERATIONS, NoEndError
 from brim.tracing.unknown import UnknownNumber
 from brim.workload import Workload
@@ -187,4 +187,4 @@ def _users_line(error: Exception) -> str:
 
 
 def _line(frame: traceback.FrameSummary) -> str:
-    return f"{Path(frame.filename).name}:{frame.lineno} ({(frame.line or '').strip()})"
+    return line_at(frame.filename, frame.lineno or 0)

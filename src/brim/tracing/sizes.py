@@ -242,8 +242,8 @@ class TracedSizes:
         half = largest // 2
         if self.is_exact or half <= _FIRST_SIZES[-1]:
             return
-        small, large = self._trace(half).record, self._trace(largest).record
-        if _asked_bytes(small) >= _asked_bytes(large) or _held_bytes(small) >= _held_bytes(large):
+        held_bytes, most_bytes = (_held_bytes(self._trace(size).record) for size in (half, largest))
+        if self._are_same(half, largest) or held_bytes >= most_bytes:
             raise _no_growth(half, largest, self._trace(largest).peak_bytes)
 
     def _draw_again(self, microbatch: int) -> bool:
