@@ -46,6 +46,7 @@ class Gpu:
         name: How it is called on the command line.
         memory_bytes: What torch reports as its total memory.
         capability: NVIDIA's compute capability, or AMD's architecture number.
+        num_multiprocessors: Streaming multiprocessors of an NVIDIA GPU; None where unknown.
         bandwidth_bytes_per_second: Of its memory; None where unknown.
         fp32_flops: Peak rate in float32 without tensor cores; None where unknown.
         fp16_flops: Peak dense rate of tensor cores in float16 that add up in float32, as torch's matrix products do;
@@ -58,6 +59,7 @@ class Gpu:
     title: str = ""
     architecture: str = ""
     capability: tuple[int, int] = (8, 0)
+    num_multiprocessors: int | None = None
     bandwidth_bytes_per_second: float | None = None
     fp32_flops: float | None = None
     fp16_flops: float | None = None
@@ -179,6 +181,7 @@ def _from_row(row: dict[str, str]) -> Gpu:
         architecture=row["architecture"],
         memory_bytes=int(float(row["memory_gib"]) * _GIB),
         capability=(int(major), int(minor)),
+        num_multiprocessors=int(row["multiprocessors"]) if row["multiprocessors"] else None,
         bandwidth_bytes_per_second=float(row["bandwidth_gb_per_second"]) * 1e9,
         fp32_flops=float(row["fp32_tflops"]) * 1e12,
         fp16_flops=float(row["fp16_tflops"]) * 1e12 if row["fp16_tflops"] else None,

@@ -9,13 +9,14 @@ from typing import Any
 
 from brim.cases import Case, CaseValue
 from brim.devices.catalog import Gpu, find_gpu
+from brim.devices.context import CONTEXT_DOUBT_BYTES, context_bytes
 from brim.devices.device import check_fill
 from brim.errors import InputError, TraceError
 from brim.searching.bounds import LARGEST_MICROBATCH
 from brim.tracing.bracket import Bracket
 from brim.tracing.changes import TracedJob
 from brim.tracing.observed import Observed
-from brim.tracing.overheads import CONTEXT_DOUBT_BYTES, context_bytes, cublas_bytes
+from brim.tracing.overheads import cublas_bytes
 from brim.tracing.record import largest_modules
 from brim.tracing.remedies import Remedies
 from brim.tracing.replays import Replays
@@ -76,7 +77,7 @@ class Prediction:
         self.kind = traced.workload_class.kind
         self.fill = fill
         self.cap = cap
-        self.context_bytes = context_bytes(gpu, runtime) if context is None else context
+        self.context_bytes = context_bytes(gpu, runtime.cuda) if context is None else context
         self._traced = traced
         self._replays = self._replays_with(expandable=runtime.expandable_segments)
 

@@ -6,11 +6,11 @@ from torch import nn
 import brim
 from brim.cases import Case
 from brim.devices.catalog import Gpu
+from brim.devices.context import context_bytes
 from brim.errors import InputError, TraceError
 from brim.tracing import predict, trace
 from brim.tracing.allocator import AllocatorFullError, replay
 from brim.tracing.line import line_through
-from brim.tracing.overheads import context_bytes
 from brim.tracing.record import Phase
 from brim.tracing.runtime import Runtime
 
@@ -102,7 +102,7 @@ def test_every_kind_of_memory_is_told_apart():
 def test_the_largest_fits_and_one_more_does_not():
     prediction = predict(Mlp, gpu=SMALL)
     assert prediction.is_exact
-    capacity_bytes = SMALL.memory_bytes - context_bytes(SMALL, Runtime())
+    capacity_bytes = SMALL.memory_bytes - context_bytes(SMALL, Runtime().cuda)
 
     def fits(size):
         events = trace(Mlp, Case(), size, capability=(8, 6)).record.events
@@ -140,7 +140,7 @@ def test_a_cap_ends_the_search():
 
 
 def test_nothing_fits_and_what_would_help():
-    tiny = Gpu(name="tiny", memory_bytes=context_bytes(SMALL, Runtime()) + 10 * 2**20)
+    tiny = Gpu(name="tiny", memory_bytes=context_bytes(SMALL, Runtime().cuda) + 10 * 2**20)
     prediction = predict(Mlp, gpu=tiny)
     assert prediction.largest == 0
     assert prediction.missing_bytes() > 0

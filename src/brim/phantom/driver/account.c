@@ -20,7 +20,7 @@ static const char FOLDER[] = "BRIM_PHANTOM";
 static Account no_account = {.magic = ACCOUNT_MAGIC, .layout = ACCOUNT_LAYOUT};
 static Account *mapped;
 static int events = -1;
-static bool has_context[MAX_DEVICES];
+static bool has_context[MAX_DEVICES], has_any_context, is_bad_fork;
 static pthread_mutex_t context_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t opened = PTHREAD_ONCE_INIT;
 Process *this_process = &no_account.processes[0];
@@ -57,8 +57,9 @@ static void take_slot(void) {
   report_event("full", "more than %d processes use the phantom: this one is not counted", MAX_PROCESSES);
 }
 
-/* A forked child has a slot of its own as soon as it uses a device, and no context: CUDA does not survive a fork. */
+/* A forked child has a slot of its own as soon as it uses a device; where its parent has used one it cannot. */
 static void after_fork(void) {
+  is_bad_fork = has_any_context;
   this_process = &no_account.processes[0];
   pthread_mutex_init(&context_lock, NULL);
 }
@@ -123,16 +124,16 @@ static bool charge_or_reap(int index, size_t bytes) {
 
 bool use_device(int index) {
   account();
-  if (index < 0 || index >= mapped->num_devices) return false;
+  if (index < 0 || index >= mapped->num_devices || is_bad_fork) return false;
   pthread_mutex_lock(&context_lock);
-  if (this_process == &no_account.processes[0]) {
-    memset(has_context, 0, sizeof has_context);
-    take_slot();
-  }
+  if (this_process == &no_account.processes[0]) take_slot();
   bool is_there = has_context[index] || (has_context[index] = charge_or_reap(index, mapped->devices[index].context_bytes));
+  has_any_context |= is_there;
   pthread_mutex_unlock(&context_lock);
   return is_there;
 }
+
+bool forked_after_use(void) { return is_bad_fork; }
 
 bool charge(int index, size_t bytes) { return use_device(index) && charge_or_reap(index, bytes); }
 
@@ -197,7 +198,7 @@ void report_event(const char *kind, const char *format, ...) {
   if (write_event(kind, text)) fprintf(stderr, "brim: %s\n", text);
 }
 
-void report_absent(const char *function) {
+API void report_absent(const char *function) {
   report_event("absent", "the job calls %s, which a phantom GPU does not have. Predict this job with --engine trace, or run it on a real GPU.",
                function);
 }

@@ -65,6 +65,7 @@ static inline int cuda_major(void) { return account()->cuda_version / 1000; }
 bool charge(int device, size_t bytes);
 void uncharge(int device, size_t bytes);
 bool use_device(int device); /* make this process's context there; false where not even that fits */
+bool forked_after_use(void); /* CUDA does not survive a fork: nothing works in the child */
 size_t free_bytes(int device);
 size_t used_here(int device), peak_here(int device); /* of this process, without its context */
 
@@ -98,6 +99,7 @@ bool release_addresses(void *start, size_t bytes);
 /* Copy as a stream would; see values.c for what is kept and what reads as zeros. */
 void copy_bytes(void *to, const void *from, size_t bytes);
 void fill_bytes(void *to, int value, size_t bytes);
+void forget_written(char *start, size_t bytes); /* it goes back to the system */
 
 /* The device that is current in this thread, as cudaSetDevice says. */
 extern _Thread_local int current_device;

@@ -1,0 +1,123 @@
+"""A folder with all that a job on phantom GPUs needs, and the environment in which it runs on them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from brim.devices.catalog import Gpu
+from brim.errors import InputError
+from brim.phantom.account import MAX_DEVICES, Account, write_account
+from brim.phantom.card import card_of
+from brim.phantom.stand_ins import make_stand_ins
+from brim.phantom.torches import GET_CUDA, Torch, find_torch
+
+# Names the folder to the driver (driver/account.c).
+VARIABLE = "BRIM_PHANTOM"
+# What would choose among real GPUs, or hide phantoms.
+_HIDING = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """What the driver noted: of which kind, in which process, and what it says."""
+
+    kind: str
+    pid: int
+    text: str
+
+
+class Phantoms:
+    """GPUs that are not there, for one job; a context manager, which removes their folder.
+
+    Attributes:
+        torch: The torch that runs on them.
+        account: What the job's processes take of them.
+    """
+
+    def __init__(
+        self,
+        gpus: Sequence[Gpu],
+        *,
+        words: Sequence[str] = (),
+        fill: float = 1.0,
+        context: int | None = None,
+        torch: Torch | None = None,
+    ) -> None:
+        """Make the GPUs.
+
+        Args:
+            gpus: In the order of their indices.
+            words: The command that will run on them, whose Python says which torch that is.
+            fill: The share of their memory that there is.
+            context: What the driver keeps for each process, in bytes, where that was measured.
+            torch: The torch that will run on them; None to look for it.
+
+        Raises:
+            InputError: There is no torch with CUDA, this is no Linux, or brim lies there without its driver.
+        """
+        if not sys.platform.startswith("linux"):
+            raise InputError(f"Phantom GPUs run on Linux, and this is {sys.platform}. Use --engine trace.")
+        if not 1 <= len(gpus) <= MAX_DEVICES:
+            raise InputError(f"{len(gpus)} GPUs are asked for. A machine of phantoms has 1 to {MAX_DEVICES}.")
+        self.torch = torch or find_torch(words)
+        if self.torch.cuda is None:
+            raise InputError(
+                f"torch {self.torch.version} was built without CUDA, which a phantom GPU runs. {GET_CUDA}."
+            )
+        self._folder = Path(tempfile.mkdtemp(prefix="brim-phantom-"))
+        try:
+            cards = [card_of(gpu, cuda=self.torch.cuda, fill=fill, context=context) for gpu in gpus]
+            self._preloaded = make_stand_ins(self.torch.folder, self._folder / "lib")
+            self.account: Account = write_account(
+                self._folder / "account",
+                cards,
+                cuda=self.torch.cuda,
+                cudnn=self.torch.cudnn_version(),
+                cublas=self.torch.cublas_version(),
+                nccl=self.torch.nccl_version(),
+            )
+        except BaseException:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+
+    def environment(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Return an environment, this process's unless another is given, in which programs see these GPUs alone."""
+        inherited = dict(os.environ if base is None else base)
+        for name in _HIDING:
+            inherited.pop(name, None)
+        preloaded = [*map(str, self._preloaded), *filter(None, [inherited.get("LD_PRELOAD")])]
+        return {
+            **inherited,
+            VARIABLE: str(self._folder),
+            "LD_PRELOAD": ":".join(preloaded),
+            # Triton links what it generates with the driver, which it looks for here first.
+            "TRITON_LIBCUDA_PATH": str(self._folder / "lib" / "driver"),
+        }
+
+    def events(self) -> list[Event]:
+        """Return what the driver noted so far."""
+        path = self._folder / "events"
+        if not path.exists():
+            return []
+        parts = (line.split("\t", 2) for line in path.read_text(errors="replace").splitlines())
+        return [Event(kind=part[0], pid=int(part[1]), text=part[2]) for part in parts if len(part) == 3]
+
+    def close(self) -> None:
+        """Remove the folder; the job must have ended."""
+        self.account.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __enter__(self) -> Phantoms:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
