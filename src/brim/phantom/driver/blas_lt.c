@@ -1,8 +1,8 @@
 /* cuBLASLt: descriptors keep their attributes, the heuristics know one algorithm, a product is a launch.
  *
- * The algorithm asks for no workspace. What a real one asks for is not published, and it need not be known: it stays below
- * the most that the caller names in its preference, and torch allocates that much for every product, whatever the
- * heuristics answer.
+ * The algorithm asks for no workspace. What a real one asks for is not published, and it need not be known: it stays
+ * below the most that the caller names in its preference, and torch allocates that much for every product, whatever
+ * the heuristics answer.
  */
 #include "blas.h"
 
@@ -130,7 +130,7 @@ API BlasStatus cublasLtMatrixLayoutCreate(LtDescriptor **layout, int type, uint6
 
 /* ---- The algorithm ---- */
 
-/* The settings of an algorithm by their numbers: which it is, its tile, split, reduction, order, option, stages and shapes. */
+/* By their numbers: which algorithm, its tile, splits, reduction, order, option, stages, inner shape, cluster shape. */
 enum { NUM_SETTINGS = 9, FIRST_SHORT_SETTING = 7 };
 
 typedef union {
