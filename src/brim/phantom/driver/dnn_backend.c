@@ -1,12 +1,10 @@
-/* cuDNN's graphs: a descriptor is a bag of attributes, some of which are other descriptors.
+/* cuDNN's graphs: what is answered about them.
  *
- * A caller may destroy a descriptor once it was set into another, so a descriptor lives as long as anything holds it.
  * Every graph has one engine with one configuration, every plan is supported, and only convolutions may ask for a
  * workspace. What cuDNN's attention takes besides is allocated by its open-source half, which is part of torch.
  */
-#include "dnn.h"
+#include "dnn_bag.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum { /* descriptors */
@@ -40,122 +38,23 @@ enum { /* attributes */
   ENGINE_BEHAVIOR_NOTES = 1305,
 };
 
-enum { INT64 = 3, DESCRIPTOR = 15 }; /* types of attributes that are looked into */
-
-typedef struct Attribute Attribute;
-typedef struct {
-  int kind;
-  atomic_int num_holders;
-  Attribute *attributes;
-} Descriptor;
-
-struct Attribute {
-  Attribute *next;
-  int name, type;
-  int64_t count;
-  char values[] __attribute__((aligned(16)));
-};
-
-enum { NUM_TYPES = 30 };
-static size_t bytes_of_attribute(int type) {
-  enum { HANDLE = 0, BOOLEAN = 2, DOUBLE = 5, ADDRESS = 6, CHARACTER = 24, FRACTION = 26 };
-  switch (type) {
-    case BOOLEAN:
-    case CHARACTER: return 1;
-    case HANDLE:
-    case INT64:
-    case DOUBLE:
-    case ADDRESS:
-    case DESCRIPTOR: return 8;
-    case FRACTION: return 16;
-  }
-  return 4; /* enumerations, short integers and floats */
-}
-
-/* ---- Descriptors and who holds them ---- */
-
-static void release(Descriptor *descriptor);
-
-static void free_attribute(Attribute *attribute) {
-  Descriptor **held = (Descriptor **)attribute->values;
-  for (int64_t i = 0; attribute->type == DESCRIPTOR && i < attribute->count; i++) release(held[i]);
-  free(attribute);
-}
-
-static void release(Descriptor *descriptor) {
-  if (!descriptor || atomic_fetch_sub(&descriptor->num_holders, 1) > 1) return;
-  for (Attribute *attribute = descriptor->attributes, *next; attribute; attribute = next) {
-    next = attribute->next;
-    free_attribute(attribute);
-  }
-  free(descriptor);
-}
-
-static Descriptor *create(int kind) {
-  Descriptor *descriptor = calloc(1, sizeof *descriptor);
-  if (!descriptor) return NULL;
-  descriptor->kind = kind;
-  atomic_init(&descriptor->num_holders, 1);
-  return descriptor;
-}
-
-static Attribute *find(const Descriptor *descriptor, int name) {
-  Attribute *attribute = descriptor ? descriptor->attributes : NULL;
-  while (attribute && attribute->name != name) attribute = attribute->next;
-  return attribute;
-}
-
-static void drop(Descriptor *descriptor, int name) {
-  for (Attribute **place = &descriptor->attributes; *place; place = &(*place)->next) {
-    if ((*place)->name != name) continue;
-    Attribute *dropped = *place;
-    *place = dropped->next;
-    free_attribute(dropped);
-    return;
-  }
-}
-
-static DnnStatus set(Descriptor *descriptor, int name, int type, int64_t count, const void *values) {
-  size_t bytes = (size_t)count * bytes_of_attribute(type);
-  Attribute *attribute = malloc(sizeof *attribute + bytes);
-  if (!attribute) return DNN_ALLOC_FAILED;
-  *attribute = (Attribute){.name = name, .type = type, .count = count};
-  if (bytes) memcpy(attribute->values, values, bytes);
-  Descriptor **held = (Descriptor **)attribute->values;
-  for (int64_t i = 0; type == DESCRIPTOR && i < count; i++)
-    if (held[i]) atomic_fetch_add(&held[i]->num_holders, 1);
-  drop(descriptor, name);
-  attribute->next = descriptor->attributes;
-  descriptor->attributes = attribute;
-  return DNN_SUCCESS;
-}
-
-/* What a caller asks for goes into a descriptor of its own. */
-static DnnStatus copy_attributes(Descriptor *to, const Descriptor *from) {
-  if (!to || !from || to->kind != from->kind) return DNN_BAD_PARAM;
-  DnnStatus status = DNN_SUCCESS;
-  for (const Attribute *each = from->attributes; each && !status; each = each->next)
-    status = set(to, each->name, each->type, each->count, each->values);
-  return status;
-}
-
 API DnnStatus cudnnBackendCreateDescriptor(int kind, Descriptor **descriptor) {
   if (!descriptor) return DNN_BAD_PARAM;
-  *descriptor = create(kind);
+  *descriptor = create_descriptor(kind);
   return *descriptor ? DNN_SUCCESS : DNN_ALLOC_FAILED;
 }
 API DnnStatus cudnnBackendDestroyDescriptor(Descriptor *descriptor) {
-  release(descriptor);
+  release_descriptor(descriptor);
   return DNN_SUCCESS;
 }
 API DnnStatus cudnnBackendFinalize(Descriptor *descriptor) { return descriptor ? DNN_SUCCESS : DNN_BAD_PARAM; }
 API DnnStatus cudnnBackendSetAttribute(Descriptor *descriptor, int name, int type, int64_t count, const void *values) {
   if (!descriptor || type < 0 || count < 0 || (count && !values)) return DNN_BAD_PARAM;
   if (type >= NUM_TYPES) {
-    report_event("absent", "the job gives cuDNN an attribute (%d) of a type (%d) that phantoms do not know", name, type);
+    report_event("absent", "the job gives cuDNN the attribute %d, whose type (%d) phantoms do not know", name, type);
     return DNN_NOT_SUPPORTED;
   }
-  return set(descriptor, name, type, count, values);
+  return set_attribute(descriptor, name, type, count, values);
 }
 API DnnStatus cudnnBackendExecute(DnnHandle *handle, Descriptor *plan, Descriptor *arguments) {
   if (!handle || !plan || !arguments) return DNN_BAD_PARAM;
@@ -165,26 +64,12 @@ API DnnStatus cudnnBackendExecute(DnnHandle *handle, Descriptor *plan, Descripto
 
 /* ---- What a plan computes ---- */
 
-static Descriptor *held(const Descriptor *descriptor, int name, int64_t index) {
-  const Attribute *attribute = find(descriptor, name);
-  if (!attribute || attribute->type != DESCRIPTOR || index >= attribute->count) return NULL;
-  return ((Descriptor **)attribute->values)[index];
-}
-
-static int read_numbers(const Descriptor *descriptor, int name, int64_t *numbers) {
-  const Attribute *attribute = find(descriptor, name);
-  if (!attribute || attribute->type != INT64) return 0;
-  int count = attribute->count < MAX_DIMENSIONS ? (int)attribute->count : MAX_DIMENSIONS;
-  memcpy(numbers, attribute->values, (size_t)count * sizeof *numbers);
-  return count;
-}
-
 static Tensor read_tensor(const Descriptor *descriptor) {
   Tensor tensor = {0};
-  const Attribute *type = find(descriptor, TENSOR_TYPE);
+  const Attribute *type = find_attribute(descriptor, TENSOR_TYPE);
   if (type) memcpy(&tensor.type, type->values, sizeof tensor.type);
-  tensor.num_dimensions = read_numbers(descriptor, TENSOR_SIZES, tensor.sizes);
-  read_numbers(descriptor, TENSOR_STRIDES, tensor.strides);
+  tensor.num_dimensions = find_numbers(descriptor, TENSOR_SIZES, tensor.sizes);
+  find_numbers(descriptor, TENSOR_STRIDES, tensor.strides);
   return tensor;
 }
 
@@ -202,23 +87,23 @@ static Convolution read_convolution(const Descriptor *operation) {
   Convolution convolution = {.pass = NO_CONVOLUTION};
   for (size_t i = 0; i < sizeof operations / sizeof *operations; i++) {
     if (operations[i].kind != operation->kind) continue;
-    const Descriptor *settings = held(operation, operations[i].convolution, 0);
+    const Descriptor *settings = find_held(operation, operations[i].convolution, 0);
     convolution.pass = operations[i].pass;
-    convolution.weights = read_tensor(held(operation, operations[i].weights, 0));
-    convolution.images = read_tensor(held(operation, operations[i].images, 0));
-    convolution.outputs = read_tensor(held(operation, operations[i].outputs, 0));
-    convolution.num_spatial = read_numbers(settings, CONVOLUTION_STRIDES, convolution.strides);
-    read_numbers(settings, CONVOLUTION_DILATIONS, convolution.dilations);
-    read_numbers(settings, CONVOLUTION_PADDINGS, convolution.paddings);
+    convolution.weights = read_tensor(find_held(operation, operations[i].weights, 0));
+    convolution.images = read_tensor(find_held(operation, operations[i].images, 0));
+    convolution.outputs = read_tensor(find_held(operation, operations[i].outputs, 0));
+    convolution.num_spatial = find_numbers(settings, CONVOLUTION_STRIDES, convolution.strides);
+    find_numbers(settings, CONVOLUTION_DILATIONS, convolution.dilations);
+    find_numbers(settings, CONVOLUTION_PADDINGS, convolution.paddings);
   }
   return convolution;
 }
 
 static int64_t workspace_of_plan(const Descriptor *plan) {
-  const Descriptor *engine = held(held(plan, PLAN_CONFIGURATION, 0), CONFIGURATION_ENGINE, 0);
-  const Descriptor *graph = held(engine, ENGINE_GRAPH, 0), *operation;
+  const Descriptor *engine = find_held(find_held(plan, PLAN_CONFIGURATION, 0), CONFIGURATION_ENGINE, 0);
+  const Descriptor *graph = find_held(engine, ENGINE_GRAPH, 0), *operation;
   size_t bytes = 0;
-  for (int64_t i = 0; (operation = held(graph, GRAPH_OPERATIONS, i)); i++) {
+  for (int64_t i = 0; (operation = find_held(graph, GRAPH_OPERATIONS, i)); i++) {
     Convolution convolution = read_convolution(operation);
     if (convolution.pass != NO_CONVOLUTION) bytes += convolution_workspace(&convolution);
   }
@@ -229,13 +114,13 @@ static int64_t workspace_of_plan(const Descriptor *plan) {
 
 /* Set the one engine of a graph into the configuration that a caller made for it. */
 static DnnStatus configure(Descriptor *configuration, Descriptor *graph) {
-  Descriptor *engine = graph ? create(ENGINE) : NULL;
+  Descriptor *engine = graph ? create_descriptor(ENGINE) : NULL;
   if (!configuration || configuration->kind != ENGINE_CONFIGURATION || !engine) return DNN_BAD_PARAM;
   const int64_t number = 0;
-  set(engine, ENGINE_GRAPH, DESCRIPTOR, 1, &graph);
-  set(engine, ENGINE_NUMBER, INT64, 1, &number);
-  DnnStatus status = set(configuration, CONFIGURATION_ENGINE, DESCRIPTOR, 1, &engine);
-  release(engine);
+  set_attribute(engine, ENGINE_GRAPH, DESCRIPTOR, 1, &graph);
+  set_attribute(engine, ENGINE_NUMBER, INT64, 1, &number);
+  DnnStatus status = set_attribute(configuration, CONFIGURATION_ENGINE, DESCRIPTOR, 1, &engine);
+  release_descriptor(engine);
   return status;
 }
 
@@ -263,13 +148,13 @@ static DnnStatus answer_known(const Attribute *attribute, int type, int64_t want
 API DnnStatus cudnnBackendGetAttribute(Descriptor *descriptor, int name, int type, int64_t wanted, int64_t *count,
                                        void *values) {
   if (!descriptor) return DNN_BAD_PARAM;
-  const Attribute *attribute = find(descriptor, name);
+  const Attribute *attribute = find_attribute(descriptor, name);
   if (attribute) return answer_known(attribute, type, wanted, count, values);
   switch (name) {
     case HEURISTICS_RESULTS:
       if (count) *count = 1;
       if (wanted <= 0 || !values) return DNN_SUCCESS;
-      return configure(*(Descriptor **)values, held(descriptor, HEURISTICS_GRAPH, 0));
+      return configure(*(Descriptor **)values, find_held(descriptor, HEURISTICS_GRAPH, 0));
     case PLAN_WORKSPACE: return answer_number(workspace_of_plan(descriptor), wanted, count, values);
     case ENGINE_NUMBER: return answer_number(0, wanted, count, values);
     case GRAPH_NUM_ENGINES: return answer_number(1, wanted, count, values);
@@ -281,6 +166,6 @@ API DnnStatus cudnnBackendGetAttribute(Descriptor *descriptor, int name, int typ
       if (count) *count = 0;
       return DNN_SUCCESS;
   }
-  report_event("absent", "the job asks cuDNN for an attribute (%d) that phantoms do not know", name);
+  report_event("absent", "the job asks cuDNN for the attribute %d, which phantoms do not know", name);
   return DNN_NOT_SUPPORTED;
 }
