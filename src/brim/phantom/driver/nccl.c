@@ -1,9 +1,10 @@
 /* NCCL's communicators: who takes part, which rank this process has, and how communicators are made of others.
  *
- * What a communicator takes on the device is a stated term, and it is 0. The real library takes its buffers when links are first
- * used: 4 MiB for each channel, peer and direction by its documentation, with as many channels as the links between the cards
- * ask for. Reports of one communicator go from some tens of MiB (two cards, no NVLink) to 1.6 GB (NVIDIA/nccl issue 864), and its
- * maintainers name no formula. So a job of several cards needs that much room more than a phantom says.
+ * What a communicator takes on the device is a stated term, and it is 0. The real library takes its buffers when links
+ * are first used: 4 MiB for each channel, peer and direction by its documentation, with as many channels as the links
+ * between the cards ask for. Reports of one communicator go from some tens of MiB (two cards, no NVLink) to 1.6 GB
+ * (NVIDIA/nccl issue 864), and its maintainers name no formula. So a job of several cards needs that much room more
+ * than a phantom says.
  *
  * Not there, each with its name: windows, device communicators, one-sided operations, statistics of memory.
  */
@@ -85,7 +86,8 @@ API NcclResult ncclCommInitRankConfig(Communicator **made, int num_ranks, Unique
   return ncclCommInitRank(made, num_ranks, id, rank);
 }
 
-API NcclResult ncclCommInitRankScalable(Communicator **made, int num_ranks, int rank, int num_ids, const UniqueId *ids) {
+API NcclResult ncclCommInitRankScalable(Communicator **made, int num_ranks, int rank, int num_ids,
+                                        const UniqueId *ids) {
   return num_ids < 1 ? NCCL_INVALID_ARGUMENT : ncclCommInitRank(made, num_ranks, ids[0], rank);
 }
 
@@ -105,7 +107,8 @@ API NcclResult ncclCommShrink(Communicator *all, const int *excluded, int num_ex
     if (excluded[i] == all->rank) return NCCL_INVALID_USAGE;
     if (excluded[i] < all->rank) rank--;
   }
-  return make_communicator(made, derive_id(all->id, ++all->num_children), all->num_ranks - num_excluded, rank, all->device);
+  return make_communicator(made, derive_id(all->id, ++all->num_children), all->num_ranks - num_excluded, rank,
+                           all->device);
 }
 
 /* The ranks that come new know only this id: those that are there derive the same. */

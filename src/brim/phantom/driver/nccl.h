@@ -5,10 +5,34 @@
 NcclResult make_communicator(Communicator **made, uint64_t id, int num_ranks, int rank, int device);
 
 typedef enum {
-  INT8, UINT8, INT32, UINT32, INT64, UINT64, FLOAT16, FLOAT32, FLOAT64, BFLOAT16, FLOAT8_E4M3, FLOAT8_E5M2, NUM_TYPES
+  INT8,
+  UINT8,
+  INT32,
+  UINT32,
+  INT64,
+  UINT64,
+  FLOAT16,
+  FLOAT32,
+  FLOAT64,
+  BFLOAT16,
+  FLOAT8_E4M3,
+  FLOAT8_E5M2,
+  NUM_TYPES
 } Type;
 typedef enum { SUM, PRODUCT, MAXIMUM, MINIMUM, AVERAGE, FIRST_OF_USER } Reduction;
-typedef enum { ALL_REDUCE, REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, GATHER, SCATTER, SPLIT, SEND, RECEIVE } Kind;
+typedef enum {
+  ALL_REDUCE,
+  REDUCE,
+  BROADCAST,
+  ALL_GATHER,
+  REDUCE_SCATTER,
+  ALL_TO_ALL,
+  GATHER,
+  SCATTER,
+  SPLIT,
+  SEND,
+  RECEIVE
+} Kind;
 
 typedef struct {
   Kind kind;
@@ -31,5 +55,7 @@ bool goes_by_mail(const Operation *it);
 void post(Operation *it);
 NcclResult read_letters(const Operation *it);
 
-static inline char *part(const void *start, const Operation *it, int rank) { return (char *)start + (size_t)rank * it->part_bytes; }
+static inline char *part(const void *start, const Operation *it, int rank) {
+  return (char *)start + (size_t)rank * it->part_bytes;
+}
 void copy_part(void *to, const void *from, size_t bytes);

@@ -3,16 +3,17 @@
 
 #include <string.h>
 
-#define COMBINE(ctype)                                                                  \
-  for (size_t i = 0; i < count; i++) {                                                  \
-    ctype a = ((ctype *)into)[i], b = ((const ctype *)other)[i];                        \
-    ((ctype *)into)[i] = reduction == PRODUCT ? (ctype)(a * b)                           \
-                         : reduction == MAXIMUM ? (a > b ? a : b)                       \
-                         : reduction == MINIMUM ? (a < b ? a : b) : (ctype)(a + b);     \
-  }                                                                                     \
+#define COMBINE(ctype)                                            \
+  for (size_t i = 0; i < count; i++) {                            \
+    ctype a = ((ctype *)into)[i], b = ((const ctype *)other)[i];  \
+    ((ctype *)into)[i] = reduction == PRODUCT   ? (ctype)(a * b)  \
+                         : reduction == MAXIMUM ? (a > b ? a : b) \
+                         : reduction == MINIMUM ? (a < b ? a : b) \
+                                                : (ctype)(a + b); \
+  }                                                               \
   break
-#define DIVIDE(ctype)                                                                   \
-  for (size_t i = 0; i < count; i++) ((ctype *)into)[i] /= (ctype)num_ranks;            \
+#define DIVIDE(ctype)                                                        \
+  for (size_t i = 0; i < count; i++) ((ctype *)into)[i] /= (ctype)num_ranks; \
   break
 
 static void combine(void *into, const void *other, size_t count, Type type, int reduction) {
@@ -116,9 +117,12 @@ NcclResult read_letters(const Operation *it) {
     if (!letter) return NCCL_REMOTE_ERROR;
     bool is_from_root = i == it->peer;
     if (it->kind == BROADCAST && is_from_root) copy_part(it->to, letter, it->part_bytes);
-    if (it->kind == SCATTER && is_from_root) copy_part(it->to, letter + (size_t)all->rank * it->part_bytes, it->part_bytes);
-    if (it->kind == ALL_TO_ALL) copy_part(part(it->to, it, i), letter + (size_t)all->rank * it->part_bytes, it->part_bytes);
-    if ((it->kind == GATHER || it->kind == ALL_GATHER) && is_for_us) copy_part(part(it->to, it, i), letter, it->part_bytes);
+    if (it->kind == SCATTER && is_from_root)
+      copy_part(it->to, letter + (size_t)all->rank * it->part_bytes, it->part_bytes);
+    if (it->kind == ALL_TO_ALL)
+      copy_part(part(it->to, it, i), letter + (size_t)all->rank * it->part_bytes, it->part_bytes);
+    if ((it->kind == GATHER || it->kind == ALL_GATHER) && is_for_us)
+      copy_part(part(it->to, it, i), letter, it->part_bytes);
   }
   return NCCL_SUCCESS;
 }

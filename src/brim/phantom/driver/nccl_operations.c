@@ -1,13 +1,14 @@
 /* NCCL's operations between ranks.
  *
- * What is small (a letter: 64 KiB from each rank) is really exchanged between the job's processes, and small sums, products and
- * extremes of the usual types are really taken: objects that torch pickles, counts of an expert's tokens, flags, barriers.
- * What is large is memory alone: every rank is taken to hold what this one holds, so a sum is a copy of this rank's own part,
- * a gather repeats it, and a broadcast leaves what stands there. Half precision is always taken so. Copies go through copy_bytes.
+ * What is small (a letter: 64 KiB from each rank) is really exchanged between the job's processes, and small sums,
+ * products and extremes of the usual types are really taken: objects that torch pickles, counts of an expert's tokens,
+ * flags, barriers. What is large is memory alone: every rank is taken to hold what this one holds, so a sum is a copy
+ * of this rank's own part, a gather repeats it, and a broadcast leaves what stands there. Half precision is always
+ * taken so. Copies go through copy_bytes.
  *
- * The exchange waits on the host, where the real library waits on the stream. Ranks that call the same operations on a communicator
- * in the same order do not notice. Send and receive are taken as large: what comes from another rank is what this rank
- * sends to itself in the same group, and otherwise stays as it is.
+ * The exchange waits on the host, where the real library waits on the stream. Ranks that call the same operations on a
+ * communicator in the same order do not notice. Send and receive are taken as large: what comes from another rank is
+ * what this rank sends to itself in the same group, and otherwise stays as it is.
  */
 #include "nccl.h"
 
@@ -47,7 +48,8 @@ static void take_own(const Operation *it) {
       for (int i = 0; i < all->num_ranks; i++) copy_part(part(it->to, it, i), it->from, it->part_bytes);
       break;
     case ALL_TO_ALL:
-      for (int i = 0; i < all->num_ranks; i++) copy_part(part(it->to, it, i), part(it->from, it, all->rank), it->part_bytes);
+      for (int i = 0; i < all->num_ranks; i++)
+        copy_part(part(it->to, it, i), part(it->from, it, all->rank), it->part_bytes);
       break;
     default: break;
   }
@@ -134,7 +136,8 @@ static NcclResult start(Operation it) {
   }
   if (it.kind == SPLIT && it.all->num_ranks > 1) return NCCL_SYSTEM_ERROR;
   if (it.kind == SPLIT && it.color < 0) *it.made = NULL;
-  else if (it.kind == SPLIT) return make_communicator(it.made, derive_id(it.all->id, ++it.all->num_children), 1, 0, it.all->device);
+  else if (it.kind == SPLIT)
+    return make_communicator(it.made, derive_id(it.all->id, ++it.all->num_children), 1, 0, it.all->device);
   take_own(&it);
   return NCCL_SUCCESS;
 }
@@ -149,11 +152,13 @@ API NcclResult ncclAllReduce(const void *from, void *to, size_t count, Type type
   return start((Operation){.kind = ALL_REDUCE, .reduction = reduction, WHAT(from, to, count, type, all)});
 }
 
-API NcclResult ncclReduce(const void *from, void *to, size_t count, Type type, int reduction, int root, Communicator *all) {
+API NcclResult ncclReduce(const void *from, void *to, size_t count, Type type, int reduction, int root,
+                          Communicator *all) {
   return start((Operation){.kind = REDUCE, .reduction = reduction, .peer = root, WHAT(from, to, count, type, all)});
 }
 
-API NcclResult ncclReduceScatter(const void *from, void *to, size_t count, Type type, int reduction, Communicator *all) {
+API NcclResult ncclReduceScatter(const void *from, void *to, size_t count, Type type, int reduction,
+                                 Communicator *all) {
   return start((Operation){.kind = REDUCE_SCATTER, .reduction = reduction, WHAT(from, to, count, type, all)});
 }
 

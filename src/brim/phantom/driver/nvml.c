@@ -86,7 +86,9 @@ API Result nvmlDeviceGetCount(unsigned *count) { return nvmlDeviceGetCount_v2(co
 API Result nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) {
   return index < (unsigned)num_devices() ? give_handle(handle, (int)index) : INVALID_ARGUMENT;
 }
-API Result nvmlDeviceGetHandleByIndex(unsigned index, void **handle) { return nvmlDeviceGetHandleByIndex_v2(index, handle); }
+API Result nvmlDeviceGetHandleByIndex(unsigned index, void **handle) {
+  return nvmlDeviceGetHandleByIndex_v2(index, handle);
+}
 
 API Result nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, void **handle) {
   return give_handle(handle, device_on_bus(bus_id));
@@ -160,7 +162,9 @@ API Result nvmlDeviceGetArchitecture(const void *handle, unsigned *generation) {
     case 7: *generation = device->minor == 5 ? 6 : 5; break;
     case 8: *generation = device->minor == 9 ? 8 : 7; break;
     case 9: *generation = 9; break;
-    case 10: case 11: case 12: *generation = 10; break;
+    case 10:
+    case 11:
+    case 12: *generation = 10; break;
     default: return NOT_SUPPORTED;
   }
   return SUCCESS;

@@ -1,8 +1,9 @@
 /* NVML: how devices fare.
  *
- * Memory and processes are the account's, those of all processes of the job. What only a real card has is told as of a card at
- * rest: no load, no power drawn, room temperature. What cannot be told (limits of power, fans, errors of memory) is "not supported",
- * an answer that monitors know from many cards. The driver reserves nothing for itself, so its total is the runtime's.
+ * Memory and processes are the account's, those of all processes of the job. What only a real card has is told as of a
+ * card at rest: no load, no power drawn, room temperature. What cannot be told (limits of power, fans, errors of
+ * memory) is "not supported", an answer that monitors know from many cards. The driver reserves nothing for itself, so
+ * its total is the runtime's.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -18,8 +19,8 @@ enum { CLOCK_GRAPHICS, CLOCK_SM, CLOCK_MEMORY, CLOCK_VIDEO };
 static bool is_alive(int32_t pid) { return pid > 0 && (!kill(pid, 0) || errno != ESRCH); }
 
 /* What living processes hold there; with an array, also who. Returns how many they are. */
-static unsigned list_users(int index, uint64_t *all_bytes, unsigned capacity, void (*write)(void *, unsigned, unsigned, uint64_t),
-                           void *array) {
+static unsigned list_users(int index, uint64_t *all_bytes, unsigned capacity,
+                           void (*write)(void *, unsigned, unsigned, uint64_t), void *array) {
   unsigned count = 0;
   *all_bytes = 0;
   for (int i = 0; i < MAX_PROCESSES; i++) {
@@ -77,7 +78,8 @@ static void write_user_of_instance(void *array, unsigned i, unsigned pid, uint64
   ((UserOfInstance *)array)[i] = (UserOfInstance){{pid, bytes}, NO_INSTANCE, NO_INSTANCE};
 }
 
-static Result give_users(const void *handle, unsigned *count, void *array, void (*write)(void *, unsigned, unsigned, uint64_t)) {
+static Result give_users(const void *handle, unsigned *count, void *array,
+                         void (*write)(void *, unsigned, unsigned, uint64_t)) {
   INDEX_OR_RETURN(index, handle);
   uint64_t used;
   unsigned capacity = *count;
@@ -100,16 +102,19 @@ static Result give_no_users(const void *handle, unsigned *count) {
   *count = 0;
   return SUCCESS;
 }
-API Result nvmlDeviceGetGraphicsRunningProcesses(const void *handle, unsigned *count) { return give_no_users(handle, count); }
-API Result nvmlDeviceGetGraphicsRunningProcesses_v2(const void *handle, unsigned *count) { return give_no_users(handle, count); }
-API Result nvmlDeviceGetGraphicsRunningProcesses_v3(const void *handle, unsigned *count) { return give_no_users(handle, count); }
-API Result nvmlDeviceGetMPSComputeRunningProcesses(const void *handle, unsigned *count) { return give_no_users(handle, count); }
-API Result nvmlDeviceGetMPSComputeRunningProcesses_v2(const void *handle, unsigned *count) { return give_no_users(handle, count); }
-API Result nvmlDeviceGetMPSComputeRunningProcesses_v3(const void *handle, unsigned *count) { return give_no_users(handle, count); }
+#define NO_USERS(function) \
+  API Result function(const void *handle, unsigned *count) { return give_no_users(handle, count); }
+NO_USERS(nvmlDeviceGetGraphicsRunningProcesses)
+NO_USERS(nvmlDeviceGetGraphicsRunningProcesses_v2)
+NO_USERS(nvmlDeviceGetGraphicsRunningProcesses_v3)
+NO_USERS(nvmlDeviceGetMPSComputeRunningProcesses)
+NO_USERS(nvmlDeviceGetMPSComputeRunningProcesses_v2)
+NO_USERS(nvmlDeviceGetMPSComputeRunningProcesses_v3)
 
 /* ---- A card at rest ---- */
 
-API Result nvmlDeviceGetUtilizationRates(const void *handle, unsigned percent[2]) { /* of the processors, of the memory's bus */
+/* Of the processors, and of the memory's bus. */
+API Result nvmlDeviceGetUtilizationRates(const void *handle, unsigned percent[2]) {
   INDEX_OR_RETURN(index, handle);
   percent[0] = percent[1] = 0;
   return SUCCESS;
@@ -168,14 +173,15 @@ API Result nvmlDeviceGetPerformanceState(const void *handle, int *state) { retur
 
 /* ---- Links between devices: there is no NVLink, and every device reaches every other over the bus ---- */
 
-API Result nvmlDeviceGetNvLinkState(void) { return NOT_SUPPORTED; }
-API Result nvmlDeviceGetNvLinkVersion(void) { return NOT_SUPPORTED; }
-API Result nvmlDeviceGetNvLinkCapability(void) { return NOT_SUPPORTED; }
-API Result nvmlDeviceGetNvLinkRemoteDeviceType(void) { return NOT_SUPPORTED; }
-API Result nvmlDeviceGetNvLinkRemotePciInfo_v2(void) { return NOT_SUPPORTED; }
-API Result nvmlDeviceGetGpuFabricInfo(void) { return NOT_SUPPORTED; }
-API Result nvmlDeviceGetGpuFabricInfoV(void) { return NOT_SUPPORTED; }
-API Result nvmlDeviceGetMigMode(void) { return NOT_SUPPORTED; }
+#define UNSUPPORTED(function) \
+  API Result function(void) { return NOT_SUPPORTED; }
+UNSUPPORTED(nvmlDeviceGetNvLinkState)
+UNSUPPORTED(nvmlDeviceGetNvLinkVersion)
+UNSUPPORTED(nvmlDeviceGetNvLinkCapability)
+UNSUPPORTED(nvmlDeviceGetNvLinkRemoteDeviceType)
+UNSUPPORTED(nvmlDeviceGetNvLinkRemotePciInfo_v2)
+UNSUPPORTED(nvmlDeviceGetGpuFabricInfo)
+UNSUPPORTED(nvmlDeviceGetGpuFabricInfoV)
 
 API Result nvmlDeviceGetP2PStatus(const void *one, const void *other, int capability, int *status) {
   enum { READ, WRITE, STATUS_OK = 0, STATUS_NOT_SUPPORTED = 5 };
@@ -184,3 +190,29 @@ API Result nvmlDeviceGetP2PStatus(const void *one, const void *other, int capabi
   *status = capability == READ || capability == WRITE ? STATUS_OK : STATUS_NOT_SUPPORTED;
   return SUCCESS;
 }
+
+/* ---- What a phantom cannot tell, of what monitors commonly ask ---- */
+
+UNSUPPORTED(nvmlDeviceGetEnforcedPowerLimit)
+UNSUPPORTED(nvmlDeviceGetPowerManagementLimit)
+UNSUPPORTED(nvmlDeviceGetPowerManagementDefaultLimit)
+UNSUPPORTED(nvmlDeviceGetTotalEnergyConsumption)
+UNSUPPORTED(nvmlDeviceGetTemperatureThreshold)
+UNSUPPORTED(nvmlDeviceGetFanSpeed)
+UNSUPPORTED(nvmlDeviceGetFanSpeed_v2)
+UNSUPPORTED(nvmlDeviceGetEccMode)
+UNSUPPORTED(nvmlDeviceGetTotalEccErrors)
+UNSUPPORTED(nvmlDeviceGetEncoderUtilization)
+UNSUPPORTED(nvmlDeviceGetDecoderUtilization)
+UNSUPPORTED(nvmlDeviceGetPcieThroughput)
+UNSUPPORTED(nvmlDeviceGetCurrPcieLinkGeneration)
+UNSUPPORTED(nvmlDeviceGetCurrPcieLinkWidth)
+UNSUPPORTED(nvmlDeviceGetMaxPcieLinkGeneration)
+UNSUPPORTED(nvmlDeviceGetMaxPcieLinkWidth)
+UNSUPPORTED(nvmlDeviceGetSerial)
+UNSUPPORTED(nvmlDeviceGetVbiosVersion)
+UNSUPPORTED(nvmlDeviceGetBAR1MemoryInfo)
+UNSUPPORTED(nvmlDeviceGetProcessUtilization)
+UNSUPPORTED(nvmlDeviceGetMigMode)
+UNSUPPORTED(nvmlDeviceGetMaxMigDeviceCount)
+UNSUPPORTED(nvmlDeviceGetMigDeviceHandleByIndex)

@@ -56,7 +56,8 @@ API Result nvrtcDestroyProgram(Program **program) {
 
 API Result nvrtcCompileProgram(const Program *program) { return program ? NVRTC_SUCCESS : NVRTC_INVALID_PROGRAM; }
 
-/* A template's name in the image: there are no names, so it is what was asked for. The string stays as long as the program. */
+/* A template's name in the image: there are no names, so it is what was asked for. The string stays as long as the
+ * program. */
 static const char *keep_name(Program *program, const char *name) {
   for (size_t i = 0; i < program->num_names; i++)
     if (!strcmp(program->names[i], name)) return program->names[i];

@@ -1,7 +1,7 @@
 /* Mail between the ranks of a communicator: a file in the job's folder, mapped by each, with a mailbox for each rank.
  *
- * A rank writes its letters into two places by turns. It can come to its next but one only when every other rank has posted
- * the next, and those have read this one by then: so two places are enough.
+ * A rank writes its letters into two places by turns. It can come to its next but one only when every other rank has
+ * posted the next, and those have read this one by then: so two places are enough.
  */
 #define _GNU_SOURCE
 #include "ranks.h"

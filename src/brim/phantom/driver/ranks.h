@@ -1,4 +1,4 @@
-/* What the parts of NCCL share: communicators, and the mail between their ranks (ranks.c, nccl.c, nccl_operations.c). */
+/* What the parts of NCCL share: communicators, and the mail between their ranks (ranks.c, nccl*.c). */
 #pragma once
 #include "phantom.h"
 

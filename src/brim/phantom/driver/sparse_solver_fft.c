@@ -1,7 +1,7 @@
 /* cuSPARSE, cuSOLVER and cuFFT: handles and descriptions are made, the work is not.
  *
- * How much memory the work takes is documented nowhere, and its results would be sizes and indices: so the first call that would
- * ask for memory or compute ends with its name (made elsewhere for each function that is not here).
+ * How much memory the work takes is documented nowhere, and its results would be sizes and indices: so the first call
+ * that would ask for memory or compute ends with its name (made elsewhere for each function that is not here).
  */
 #include <stdlib.h>
 
@@ -58,7 +58,9 @@ FREED(cusparseDestroyBsrsv2Info)
 MADE(cusparseCreateBsrsm2Info)
 FREED(cusparseDestroyBsrsm2Info)
 
-API const char *cusparseGetErrorName(int status) { return status ? "CUSPARSE_STATUS_NOT_SUPPORTED" : "CUSPARSE_STATUS_SUCCESS"; }
+API const char *cusparseGetErrorName(int status) {
+  return status ? "CUSPARSE_STATUS_NOT_SUPPORTED" : "CUSPARSE_STATUS_SUCCESS";
+}
 API const char *cusparseGetErrorString(int status) { return status ? "a phantom GPU has no cuSPARSE" : "success"; }
 
 MADE(cusolverDnCreate)
