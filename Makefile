@@ -5,6 +5,9 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 # One more than cores: many tests wait for processes that they start.
 JOBS   ?= 3
+TORCH  := $(shell sed -n 's/^torch==//p' constraints.txt)
+# As that torch asks for it.
+TRITON := 3.7.1
 # Tests and benchmarks start thousands of processes: they share what is compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -26,7 +29,9 @@ help:
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+DRIVER := $(wildcard src/brim/phantom/driver/*) src/brim/phantom/build.py hatch_build.py
+
+$(VENV)/.installed: pyproject.toml constraints.txt $(DRIVER) | $(VENV)/bin/python
 	$(PIP) install --quiet --constraint constraints.txt torch
 	$(PIP) install --quiet --constraint constraints.txt --editable .
 	@touch $@
@@ -37,6 +42,15 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 
 $(VENV)/.installed-benchmarks: $(VENV)/.installed
 	$(PIP) install --quiet --constraint constraints.txt --editable ".[benchmarks]"
+	@touch $@
+
+# The CUDA build of the same torch, for phantoms, and Triton, with which it compiles: their wheels alone, without NVIDIA's
+# packages, in a directory of their own, first on the path only of what runs on a phantom. Three signs of equality: the
+# release of the registry, and no other build of it.
+CUDA := $(VENV)/cuda
+
+$(VENV)/.installed-cuda: constraints.txt | $(VENV)/bin/python
+	$(PIP) install --quiet --no-deps --upgrade --target $(CUDA) "torch===$(TORCH)" "triton==$(TRITON)"
 	@touch $@
 
 demo: $(VENV)/.installed
@@ -51,10 +65,10 @@ browser: $(VENV)/.installed-dev
 	  || $(BIN)/playwright install chromium \
 	  || { echo "The tests need a browser. Install Chromium: apt-get install chromium"; exit 1; }; }
 
-test: $(VENV)/.installed-dev browser
+test: $(VENV)/.installed-dev $(VENV)/.installed-cuda browser
 	$(BIN)/python -m pytest -n $(JOBS) -m "not gpu and not long" $(ARGS)
 
-test-long: $(VENV)/.installed-dev browser
+test-long: $(VENV)/.installed-dev $(VENV)/.installed-cuda browser
 	$(BIN)/python -m pytest -n $(JOBS) -m "long and not gpu" $(ARGS)
 	$(BIN)/python -m pytest -n $(JOBS) -m "not gpu and not long" --hypothesis-profile explore $$(grep -rl --include='test_*.py' hypothesis tests/unit)
 

@@ -1,4 +1,4 @@
-"""Compiles the phantom's driver: run by the build of brim's wheel, and by `python -m brim.phantom.build`.
+"""Compiles the phantom's driver: run by the build of brim's wheel, and by `python src/brim/phantom/build.py`.
 
 It imports nothing of brim, so that a build can run it before brim is installed.
 """

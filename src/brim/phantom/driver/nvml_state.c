@@ -11,6 +11,8 @@
 
 #include "nvml.h"
 
+#include <string.h>
+
 enum { ROOM_TEMPERATURE = 25, NO_INSTANCE = -1 };
 enum { CLOCK_GRAPHICS, CLOCK_SM, CLOCK_MEMORY, CLOCK_VIDEO };
 
@@ -181,7 +183,22 @@ UNSUPPORTED(nvmlDeviceGetNvLinkCapability)
 UNSUPPORTED(nvmlDeviceGetNvLinkRemoteDeviceType)
 UNSUPPORTED(nvmlDeviceGetNvLinkRemotePciInfo_v2)
 UNSUPPORTED(nvmlDeviceGetGpuFabricInfo)
-UNSUPPORTED(nvmlDeviceGetGpuFabricInfoV)
+
+typedef struct {
+  unsigned version;
+  unsigned char cluster[16];
+  int status;
+  unsigned clique;
+  unsigned char state;
+} FabricInfo; /* the beginning of nvmlGpuFabricInfoV_t */
+/* Newer torch asks before it maps virtual memory, and takes no answer but this: that there is no fabric. */
+API Result nvmlDeviceGetGpuFabricInfoV(const void *handle, FabricInfo *info) {
+  enum { NO_FABRIC = 0 };
+  INDEX_OR_RETURN(index, handle);
+  memset(info->cluster, 0, sizeof info->cluster);
+  info->status = SUCCESS, info->clique = 0, info->state = NO_FABRIC;
+  return SUCCESS;
+}
 
 API Result nvmlDeviceGetP2PStatus(const void *one, const void *other, int capability, int *status) {
   enum { READ, WRITE, STATUS_OK = 0, STATUS_NOT_SUPPORTED = 5 };
