@@ -21,8 +21,8 @@ import psutil
 
 from brim.devices.cpu import num_oom_kills
 from brim.errors import InputError
+from brim.hooking import hooked_environment
 from brim.probing.output import means_memory
-from brim.probing.scripts.hooking import hooked_environment
 from brim.watching.samples import DeviceSample
 from brim.watching.telling import ENVIRONMENT
 from brim.watching.told import Told, read_told

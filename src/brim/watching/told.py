@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from brim.probing.scripts.hooking import hook_failure
+from brim.hooking import hook_failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,9 @@
 import pytest
+from tests.phantoms import CUDA, run_on_phantom
 
 from brim.devices.catalog import Gpu, find_gpu
 from brim.errors import InputError
 from brim.phantom import Phantoms, read_torch
-from tests.phantoms import CUDA, run_on_phantom
 
 GIB = 2**30
 CONTEXT_BYTES = 400 * 2**20

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from brim.devices.cpu import num_oom_kills
+from brim.hooking import hook_failure, hooked_environment
 from brim.probing.merging import is_from_peer
 from brim.probing.scripts.command import find_program
-from brim.probing.scripts.hooking import hook_failure, hooked_environment
 from brim.probing.scripts.records import Ended, all_done, read_records
 
 _POLL_SECONDS = 0.05

@@ -1,4 +1,4 @@
-"""Python runs this at the start of every process of a command: it waits for torch, and then calls a module of brim.
+"""Python runs this at the start of every process of a command: it waits for torch, and then calls modules of brim.
 
 Nothing else may happen here: launchers, data loaders and programs that never touch torch run it too. It is no module
 of the package but the only file of a folder that comes first on PYTHONPATH, so it also runs the file it hides.
@@ -54,12 +54,12 @@ class _TorchWatch:
 
 
 def _call_brim() -> None:
-    settings = json.loads(os.environ["BRIM_HOOK"])
-    try:
-        Path(settings["folder"], f"{os.getpid()}.torch").touch()  # the command gets on, if only with its imports
-        importlib.import_module(settings["module"]).attach(settings)
-    except Exception:  # noqa: BLE001  the command must not fail for it
-        Path(settings["folder"], "hook-failed.txt").write_text(traceback.format_exc())
+    for settings in json.loads(os.environ["BRIM_HOOK"]):
+        try:
+            Path(settings["folder"], f"{os.getpid()}.torch").touch()  # the command gets on, if only with its imports
+            importlib.import_module(settings["module"]).attach(settings)
+        except Exception:  # noqa: BLE001  the command must not fail for it
+            Path(settings["folder"], "hook-failed.txt").write_text(traceback.format_exc())
 
 
 _run_the_hidden_one()
