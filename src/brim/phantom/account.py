@@ -9,7 +9,7 @@ from pathlib import Path
 
 from brim.phantom.card import Card
 
-_MAGIC, _LAYOUT = 0x6D697262, 1
+_MAGIC, _LAYOUT = 0x6D697262, 2
 MAX_DEVICES, MAX_PROCESSES = 16, 256
 
 
@@ -27,7 +27,11 @@ class _Device(ctypes.Structure):
 
 
 class _Usage(ctypes.Structure):
-    _fields_ = tuple((name, ctypes.c_uint64) for name in ("used_bytes", "peak_bytes", "refused_bytes", "num_refused"))
+    _fields_ = (
+        *((name, ctypes.c_uint64) for name in ("used_bytes", "peak_bytes", "refused_bytes", "num_refused")),
+        *((name, ctypes.c_uint64) for name in ("allocated_bytes", "allocated_peak_bytes")),
+        *((name, ctypes.c_uint64) for name in ("reserved_bytes", "reserved_peak_bytes", "refused_by_torch_bytes")),
+    )
 
 
 class _Process(ctypes.Structure):
@@ -59,8 +63,10 @@ class Usage:
         is_running: Whether the process has not ended.
         used_bytes: What it holds now, its context among it.
         peak_bytes: The most that it held.
-        refused_bytes: The last request that did not fit; 0 where all did.
-        num_refused: How many did not; torch's allocator frees what it has cached, and asks again.
+        num_refused: How many requests did not fit; torch's allocator frees what it has cached, and asks again.
+        refused_bytes: The last request that torch's allocator then had to refuse; 0 where there was none.
+        allocated_peak_bytes: The most that tensors held, as torch's allocator says; 0 where that is not used.
+        reserved_peak_bytes: The most that torch's allocator held.
     """
 
     pid: int
@@ -70,6 +76,9 @@ class Usage:
     peak_bytes: int
     refused_bytes: int
     num_refused: int
+    allocated_bytes: int
+    allocated_peak_bytes: int
+    reserved_peak_bytes: int
     num_launches: int
     pinned_peak_bytes: int
 
@@ -99,8 +108,11 @@ class Account:
                 is_running=process.pid > 0,
                 used_bytes=usage.used_bytes,
                 peak_bytes=usage.peak_bytes,
-                refused_bytes=usage.refused_bytes,
+                refused_bytes=usage.refused_by_torch_bytes,
                 num_refused=usage.num_refused,
+                allocated_bytes=usage.allocated_bytes,
+                allocated_peak_bytes=usage.allocated_peak_bytes,
+                reserved_peak_bytes=usage.reserved_peak_bytes,
                 num_launches=process.num_launches,
                 pinned_peak_bytes=process.pinned_peak_bytes,
             )

@@ -74,13 +74,12 @@ class Card:
     memory_bus_bits: int = _MEMORY_BUS_BITS
 
 
-def card_of(gpu: Gpu, *, cuda: tuple[int, int], fill: float = 1.0, context: int | None = None) -> Card:
+def card_of(gpu: Gpu, *, cuda: tuple[int, int], context: int | None = None) -> Card:
     """Return the phantom of a GPU under a version of CUDA.
 
     Args:
         gpu: Of the catalog, or described by its memory.
         cuda: Decides with the generation what a context takes.
-        fill: The share of the memory that there is.
         context: What a context takes, in bytes, where that was measured.
 
     Raises:
@@ -94,7 +93,7 @@ def card_of(gpu: Gpu, *, cuda: tuple[int, int], fill: float = 1.0, context: int 
     own = [each for each in _BINARIES if each // 10 == major and each <= major * 10 + minor]
     return Card(
         title=f"NVIDIA {gpu.title}" if gpu.title else f"phantom of {gpu.name}",
-        memory_bytes=int(gpu.memory_bytes * fill),
+        memory_bytes=gpu.memory_bytes,
         context_bytes=context_bytes(gpu, cuda) if context is None else context,
         capability=gpu.capability,
         num_sms=gpu.num_multiprocessors or _TYPICAL_SMS,

@@ -13,13 +13,17 @@ from types import TracebackType
 
 from brim.devices.catalog import Gpu
 from brim.errors import InputError
+from brim.hooking import hooked_environment
 from brim.phantom.account import MAX_DEVICES, Account, write_account
 from brim.phantom.card import card_of
+from brim.phantom.held import Held, read_held
 from brim.phantom.stand_ins import make_stand_ins
 from brim.phantom.torches import GET_CUDA, Torch, find_torch
 
 # Names the folder to the driver (driver/account.c).
 VARIABLE = "BRIM_PHANTOM"
+# What reads in every process what holds the memory, and how the files begin that it writes.
+_HOLDING, _HELD = "brim.phantom.attached.holding", "held-"
 # What would choose among real GPUs, or hide phantoms.
 _HIDING = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 
@@ -46,7 +50,6 @@ class Phantoms:
         gpus: Sequence[Gpu],
         *,
         words: Sequence[str] = (),
-        fill: float = 1.0,
         context: int | None = None,
         torch: Torch | None = None,
     ) -> None:
@@ -55,7 +58,6 @@ class Phantoms:
         Args:
             gpus: In the order of their indices.
             words: The command that will run on them, whose Python says which torch that is.
-            fill: The share of their memory that there is.
             context: What the driver keeps for each process, in bytes, where that was measured.
             torch: The torch that will run on them; None to look for it.
 
@@ -73,19 +75,30 @@ class Phantoms:
             )
         self._folder = Path(tempfile.mkdtemp(prefix="brim-phantom-"))
         try:
-            cards = [card_of(gpu, cuda=self.torch.cuda, fill=fill, context=context) for gpu in gpus]
+            self._cards = [card_of(gpu, cuda=self.torch.cuda, context=context) for gpu in gpus]
             self._preloaded = make_stand_ins(self.torch.folder, self._folder / "lib")
-            self.account: Account = write_account(
-                self._folder / "account",
-                cards,
-                cuda=self.torch.cuda,
-                cudnn=self.torch.cudnn_version(),
-                cublas=self.torch.cublas_version(),
-                nccl=self.torch.nccl_version(),
-            )
+            self.account = self._open_account()
         except BaseException:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise
+
+    def start_anew(self) -> None:
+        """Forget the last job; it must have ended."""
+        self.account.close()
+        for path in (self._folder / "events", *self._folder.glob(f"{_HELD}*")):
+            path.unlink(missing_ok=True)
+        self.account = self._open_account()
+
+    def _open_account(self) -> Account:
+        assert self.torch.cuda is not None
+        return write_account(
+            self._folder / "account",
+            self._cards,
+            cuda=self.torch.cuda,
+            cudnn=self.torch.cudnn_version(),
+            cublas=self.torch.cublas_version(),
+            nccl=self.torch.nccl_version(),
+        )
 
     def environment(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
         """Return an environment, this process's unless another is given, in which programs see these GPUs alone."""
@@ -94,7 +107,7 @@ class Phantoms:
             inherited.pop(name, None)
         preloaded = [*map(str, self._preloaded), *filter(None, [inherited.get("LD_PRELOAD")])]
         return {
-            **inherited,
+            **hooked_environment(_HOLDING, {}, folder=self._folder, base=inherited),
             VARIABLE: str(self._folder),
             "LD_PRELOAD": ":".join(preloaded),
             # Triton links what it generates with the driver, which it looks for here first.
@@ -108,6 +121,10 @@ class Phantoms:
             return []
         parts = (line.split("\t", 2) for line in path.read_text(errors="replace").splitlines())
         return [Event(kind=part[0], pid=int(part[1]), text=part[2]) for part in parts if len(part) == 3]
+
+    def held(self) -> list[Held]:
+        """Return what held the memory of every device in every process that told."""
+        return read_held(self._folder, _HELD)
 
     def close(self) -> None:
         """Remove the folder; the job must have ended."""

@@ -13,7 +13,7 @@
 #define MIB ((size_t)1 << 20)
 #define ROUND_UP(n, to) (((n) + (to) - 1) / (to) * (to))
 
-enum { MAX_DEVICES = 16, MAX_PROCESSES = 256, ACCOUNT_MAGIC = 0x6d697262, ACCOUNT_LAYOUT = 1 };
+enum { MAX_DEVICES = 16, MAX_PROCESSES = 256, ACCOUNT_MAGIC = 0x6d697262, ACCOUNT_LAYOUT = 2 };
 
 /* ---- The account: one file for a job, mapped by brim and by every process of the job (account.c, account.py) ---- */
 
@@ -34,6 +34,9 @@ typedef struct {
   _Atomic uint64_t used_bytes, peak_bytes; /* of this process, its context among them */
   _Atomic uint64_t refused_bytes;          /* the last request that did not fit */
   _Atomic uint64_t num_refused;
+  /* By torch's own allocator, as it tells its profiler. */
+  _Atomic uint64_t allocated_bytes, allocated_peak_bytes, reserved_bytes, reserved_peak_bytes;
+  _Atomic uint64_t refused_by_torch_bytes; /* the last request that it raised an error for */
 } Usage;
 
 typedef struct {
@@ -100,6 +103,7 @@ bool release_addresses(void *start, size_t bytes);
 void copy_bytes(void *to, const void *from, size_t bytes);
 void fill_bytes(void *to, int value, size_t bytes);
 void forget_written(char *start, size_t bytes); /* it goes back to the system */
+void clear_released(char *start, size_t bytes); /* a tensor of torch has died there */
 
 /* The device that is current in this thread, as cudaSetDevice says. */
 extern _Thread_local int current_device;

@@ -1,13 +1,11 @@
 /* What can be read back from a device on which no kernel runs.
  *
  * The host's small copies are kept; all else reads as zeros, as pages do that nobody touched. torch hands out the same memory again and
- * again, so what was written into a tensor is cleared when the tensor dies. torch tells its profiler of that through a public function of
- * libc10, which is seen here on its way.
+ * again, so what was written into a tensor is cleared when the tensor dies (ledger.c hears of that).
  */
 #define _GNU_SOURCE
 #include "phantom.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -97,27 +95,8 @@ void fill_bytes(void *to, int value, size_t bytes) {
   if (bytes > CLEARED_UP_TO) remember(to, bytes);
 }
 
-/* ---- torch's memory, on its way to the profiler ---- */
-
-typedef struct {
-  int8_t type, index;
-} TorchDevice;
-enum { TORCH_CUDA = 1 };
-typedef void Report(void *, int64_t, size_t, size_t, TorchDevice);
-
-API void report_memory(void *, int64_t, size_t, size_t, TorchDevice) __asm__("_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE");
-
-API void report_memory(void *start, int64_t bytes, size_t allocated, size_t reserved, TorchDevice device) {
-  static _Atomic(Report *) next;
-  if (device.type == TORCH_CUDA && bytes < 0) {
-    size_t size = (size_t)-bytes;
-    if (size > CLEARED_UP_TO) clear_written(start, size);
-    else if (find_block(start).kind != OUTSIDE) memset(start, 0, size);
-  }
-  Report *known = atomic_load(&next);
-  if (!known) {
-    known = (Report *)dlsym(RTLD_NEXT, "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE");
-    atomic_store(&next, known);
-  }
-  if (known) known(start, bytes, allocated, reserved, device);
+/* A tensor has died: its memory will be another's, to whom what was written is nothing. */
+void clear_released(char *start, size_t bytes) {
+  if (bytes > CLEARED_UP_TO) clear_written(start, bytes);
+  else if (find_block(start).kind != OUTSIDE) memset(start, 0, bytes);
 }

@@ -1,0 +1,1 @@
+"""What of brim runs inside a job on phantoms."""
