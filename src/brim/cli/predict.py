@@ -20,11 +20,18 @@ if TYPE_CHECKING:
 
 def command(
     workload: Annotated[
-        str,
-        typer.Argument(help="file.py:Name or package.module:Name, a subclass of brim.Workload.", metavar="WORKLOAD"),
+        list[str],
+        typer.Argument(
+            help="file.py:Name or package.module:Name, a subclass of brim.Workload; or after -- a command with "
+            "{batch} where the microbatch belongs.",
+            metavar="WORKLOAD | -- COMMAND",
+        ),
     ],
     gpu: Annotated[
-        list[str] | None, typer.Option(help="A name of `brim gpus`; repeated flags make columns.", metavar="NAME")
+        list[str] | None,
+        typer.Option(
+            help="A name of `brim gpus`, several of it as NAME:2; repeated flags make columns.", metavar="NAME"
+        ),
     ] = None,
     memory: Annotated[
         list[str] | None,
@@ -37,11 +44,22 @@ def command(
         list[str] | None,
         typer.Option(help="KEY=2,4,6 or KEY=2..13; repeated flags multiply.", metavar="KEY=VALUES"),
     ] = None,
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="phantom: torch's own CUDA build on a GPU that is not there. trace: the step on fake tensors. "
+            "auto: phantom where torch has CUDA."
+        ),
+    ] = "auto",
     microbatch: Annotated[int | None, typer.Option(help="Show this size alone.")] = None,
     fill: Annotated[float, typer.Option(help="The share of the memory that the job may use.")] = 1.0,
     cap: Annotated[int | None, typer.Option(help="The largest microbatch to look for.")] = None,
+    steps: Annotated[int, typer.Option(help="Phantom: whole steps in each run.")] = 3,
+    timeout: Annotated[
+        str | None, typer.Option(help="Phantom: end a run that makes no progress for this long. Default: 10min.")
+    ] = None,
     cuda: Annotated[
-        str | None, typer.Option(help="The CUDA version of the job's torch, e.g. 12.8. Default: this torch's.")
+        str | None, typer.Option(help="Trace: the CUDA version of the job's torch, e.g. 12.8. Default: this torch's.")
     ] = None,
     expandable_segments: Annotated[
         bool | None, typer.Option(help="Whether the job's allocator grows in place. Default: as the environment says.")
@@ -51,16 +69,15 @@ def command(
 ) -> int:
     """Predict memory and the largest microbatch, without a GPU.
 
-    The step runs on fake tensors, and CUDA's allocator is replayed over what it asks for.
+    A script or a workload runs on a phantom, which counts memory and computes nothing. Without torch's CUDA build a
+    workload runs on fake tensors, and CUDA's allocator is replayed over what it asks for.
     """
     from brim.cases import parse_cases
-    from brim.cli.output import nothing_on_stdout, print_json_error, telling
-    from brim.cli.prediction_output import print_documents, print_predictions, say_failures
-    from brim.cli.signals import end_like_ctrl_c
+    from brim.cli.phantom_predict import Engine, choose_engine, find_machines, predict_and_print
     from brim.devices.device import check_fill
 
     check_fill(fill)
-    found = _gpus(gpu or [], memory or [])
+    machines = find_machines(gpu or [], memory or [])
     cases = parse_cases(case or [])
     if microbatch is not None and microbatch < 1:
         raise InputError(f"--microbatch is {microbatch}. Use a whole number of at least 1.")
@@ -68,6 +85,47 @@ def command(
         raise InputError(
             "--cap ends the search for the largest, and --microbatch shows one size alone. Use one of them."
         )
+    if choose_engine(engine, workload, machines, cuda=cuda) is Engine.PHANTOM:
+        return predict_and_print(
+            workload,
+            machines,
+            cases=cases,
+            microbatch=microbatch,
+            fill=fill,
+            cap=cap,
+            steps=steps,
+            timeout=timeout,
+            expandable_segments=expandable_segments,
+            as_json=json,
+        )
+    return _trace(
+        workload[0],
+        [machine.gpu for machine in machines],
+        cases=cases,
+        microbatch=microbatch,
+        fill=fill,
+        cap=cap,
+        cuda=cuda,
+        expandable_segments=expandable_segments,
+        as_json=json,
+    )
+
+
+def _trace(
+    workload: str,
+    found: list[Gpu],
+    *,
+    cases: Sequence[Case],
+    microbatch: int | None,
+    fill: float,
+    cap: int | None,
+    cuda: str | None,
+    expandable_segments: bool | None,
+    as_json: bool,
+) -> int:
+    from brim.cli.output import nothing_on_stdout, print_json_error, telling
+    from brim.cli.prediction_output import print_documents, print_predictions, say_failures
+    from brim.cli.signals import end_like_ctrl_c
     from brim.tracing.prediction import predict_all
     from brim.tracing.runtime import runtime_here
     from brim.workload import load_here
@@ -79,12 +137,12 @@ def command(
         predictions, failures = _predictions(
             lambda case: _answered(predict_case(cases=[case]), microbatch, tell), cases
         )
-        documents = [each.to_dict(workload, microbatch=microbatch) for each in predictions] if json else []
+        documents = [each.to_dict(workload, microbatch=microbatch) for each in predictions] if as_json else []
     if documents:
         print_documents(documents, failures)
     elif predictions:
         print_predictions(workload, predictions, microbatch=microbatch)
-    elif json and isinstance(failures[-1], KeyboardInterrupt):
+    elif as_json and isinstance(failures[-1], KeyboardInterrupt):
         print_json_error(failures[-1])  # typer makes a mere exit code of it
     if failures:
         say_failures(failures[:-1])
@@ -127,14 +185,3 @@ def _fits_anywhere(predictions: Sequence[Prediction], case: Case, microbatch: in
         for prediction in predictions
         if prediction.case == case
     )
-
-
-def _gpus(names: list[str], memories: list[str]) -> list[Gpu]:
-    from brim.devices.catalog import Gpu, find_gpu
-    from brim.units import parse_bytes
-
-    found = [find_gpu(name) for name in names]
-    found += [Gpu(name=memory, memory_bytes=parse_bytes(memory)) for memory in memories]
-    if not found:
-        raise InputError("Which GPU? Pass --gpu rtx-3090 (`brim gpus` lists all) or --memory 23.7GiB.")
-    return list(dict.fromkeys(found))

@@ -11,6 +11,8 @@ from rich.text import Text
 from brim.cli.output import describe, print_json, results_console, say
 from brim.devices.catalog import Gpu
 from brim.errors import BrimError
+from brim.finding.predicted import PhantomPrediction
+from brim.phantom import Torch
 from brim.reporting.prediction import Predicted, answer_table, gpus_table, legend, memory_table, modules_table
 from brim.reporting.remarks import remarks
 from brim.units import format_bytes
@@ -43,6 +45,37 @@ def print_predictions(workload: str, predictions: Sequence[Predicted], *, microb
         for note in dict.fromkeys(notes):
             console.print(Text(note))
         console.print(Text("Memory by kind and module is shown of at most two; ask for one case on one GPU."))
+
+
+def print_on_phantom(
+    label: str, predictions: Sequence[PhantomPrediction], *, microbatch: int | None, torch: Torch
+) -> None:
+    """Print what runs on phantoms came to: the answers, then, of few, memory by kind and by module."""
+    console = results_console()
+    first = predictions[0]
+    what = "the largest microbatch, with likely bounds" if microbatch is None else f"microbatch {microbatch:,}"
+    console.print(Text(f"{label} ({first.kind}) on a phantom GPU with torch {torch.version}, {what}:", "bold"))
+    console.print(answer_table(predictions, microbatch=microbatch))
+    remarks_shown: dict[str, None] = {}
+    for prediction in predictions:
+        if len(predictions) <= _MOST_DETAILED:
+            _print_details(console, prediction, microbatch)
+        remarks_shown.update(dict.fromkeys(prediction.remarks))
+    for remark in remarks_shown:
+        console.print(Text(remark))
+    if len(predictions) > _MOST_DETAILED:
+        console.print(Text("Memory by kind and module is shown of at most two; ask for one case on one GPU."))
+
+
+def _print_details(console: Console, prediction: PhantomPrediction, microbatch: int | None) -> None:
+    has_colors = console.color_system is not None and not console.no_color
+    sizes = prediction.shown_sizes() if microbatch is None else [microbatch]
+    shown = microbatch or prediction.largest or sizes[0]
+    console.print(memory_table(prediction, sizes, has_colors=has_colors, width=console.width))
+    held = prediction.breakdown(shown)
+    if any(held.values()):
+        console.print(legend(held, shown, has_colors=has_colors))
+        console.print(modules_table(prediction.largest_modules(shown), shown, total_bytes=sum(held.values())))
 
 
 def say_failures(failures: Sequence[BaseException]) -> None:

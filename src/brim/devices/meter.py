@@ -61,6 +61,10 @@ def make_meter(device_name: str) -> Meter:
         from brim.devices.cpu import CpuMeter
 
         return CpuMeter()
+    if device_name.startswith("phantom"):
+        from brim.devices.phantom import PhantomMeter
+
+        return PhantomMeter(device_name)
     from brim.devices.cuda import CudaMeter
 
     return CudaMeter(device_name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from brim.phantom.account import MAX_DEVICES, Account, write_account
 from brim.phantom.card import card_of
 from brim.phantom.held import Held, read_held
 from brim.phantom.stand_ins import make_stand_ins
-from brim.phantom.torches import GET_CUDA, Torch, find_torch
+from brim.phantom.torches import Torch, find_torch, why_unavailable
 
 # Names the folder to the driver (driver/account.c).
 VARIABLE = "BRIM_PHANTOM"
@@ -64,17 +63,15 @@ class Phantoms:
         Raises:
             InputError: There is no torch with CUDA, this is no Linux, or brim lies there without its driver.
         """
-        if not sys.platform.startswith("linux"):
-            raise InputError(f"Phantom GPUs run on Linux, and this is {sys.platform}. Use --engine trace.")
         if not 1 <= len(gpus) <= MAX_DEVICES:
             raise InputError(f"{len(gpus)} GPUs are asked for. A machine of phantoms has 1 to {MAX_DEVICES}.")
+        why_not = why_unavailable(words) if torch is None else None
+        if why_not is not None:
+            raise InputError(why_not)
         self.torch = torch or find_torch(words)
-        if self.torch.cuda is None:
-            raise InputError(
-                f"torch {self.torch.version} was built without CUDA, which a phantom GPU runs. {GET_CUDA}."
-            )
         self._folder = Path(tempfile.mkdtemp(prefix="brim-phantom-"))
         try:
+            assert self.torch.cuda is not None
             self._cards = [card_of(gpu, cuda=self.torch.cuda, context=context) for gpu in gpus]
             self._preloaded = make_stand_ins(self.torch.folder, self._folder / "lib")
             self.account = self._open_account()

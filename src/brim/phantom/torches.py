@@ -70,6 +70,19 @@ def find_torch(words: Sequence[str] = ()) -> Torch:
     return read_torch(Path(origin).parent)
 
 
+def why_unavailable(words: Sequence[str] = ()) -> str | None:
+    """Return why no phantom can run here, with what to do; None where one can."""
+    if not sys.platform.startswith("linux"):
+        return f"Phantom GPUs run on Linux, and this is {sys.platform}. Use --engine trace."
+    try:
+        torch = find_torch(words)
+    except InputError as error:
+        return str(error)
+    if torch.cuda is None:
+        return f"torch {torch.version} was built without CUDA, which a phantom GPU runs. {GET_CUDA}."
+    return None
+
+
 def read_torch(folder: Path) -> Torch:
     """Return what the files of an installed torch say of it."""
     said = (folder / "version.py").read_text(encoding="utf-8")

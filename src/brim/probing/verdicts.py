@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import linecache
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType, TracebackType
+
 from brim.findings import Verdict
 
 # Types that always mean memory, by name: torch is not imported to judge an exception.
@@ -39,6 +46,9 @@ OOM_TEXTS_WHEN_FULL = (
 ERROR_TEXTS = ("illegal memory access", "device-side assert", "misaligned address")
 
 _LONGEST_DESCRIPTION = 300
+_LONGEST_SOURCE = 80
+_BRIM = str(Path(__file__).parents[1])
+_INSTALLED = re.compile(r"/(site|dist)-packages/")
 
 
 def classify(error: BaseException, *, nearly_full: bool) -> Verdict:
@@ -67,6 +77,43 @@ def describe(error: BaseException) -> str:
     """
     lines = (str(error) or "no message").splitlines()
     return f"{type(error).__name__}: {lines[0]}"[:_LONGEST_DESCRIPTION]
+
+
+def line_of(error: BaseException) -> str | None:
+    """Return the innermost line of the user's own code that an error came through, as `file.py:12 (what it says)`.
+
+    Where the error is still on its way up, that may be a line that has called the caller of this.
+    """
+    below = [(each.tb_frame, each.tb_lineno) for each in _links(error.__traceback__)]
+    above = [(frame, frame.f_lineno) for frame in _callers(sys._getframe(1))]
+    inside_out = [*reversed(below), *above]
+    return next((_told(frame, line) for frame, line in inside_out if is_users_file(frame.f_code.co_filename)), None)
+
+
+def _links(trace: TracebackType | None) -> Iterator[TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
+
+
+def _callers(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _told(frame: FrameType, line: int) -> str:
+    path = frame.f_code.co_filename
+    source = linecache.getline(path, line).strip()
+    return f"{Path(path).name}:{line}" + (f" ({source[:_LONGEST_SOURCE]})" if source else "")
+
+
+def is_users_file(path: str) -> bool:
+    """Return whether a file is neither an installed package's nor of Python or brim."""
+    torch = sys.modules.get("torch")
+    # Packages may lie in any folder; torch's neighbours are some.
+    beside_torch = (str(Path(torch.__file__).parents[1]),) if torch is not None and torch.__file__ else ()
+    return not path.startswith(("<", sys.base_prefix, _BRIM, *beside_torch)) and not _INSTALLED.search(path)
 
 
 def _is_oom(error: BaseException, nearly_full: bool) -> bool:

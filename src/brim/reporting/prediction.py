@@ -66,12 +66,33 @@ class Peak(Protocol):
         ...
 
 
-class Predicted(Searched, Protocol):
-    """What is shown of a prediction."""
+class Shown(Protocol):
+    """What tables show of a prediction, whichever engine made it."""
 
-    gpu: Gpu
-    case: Case
-    kind: str
+    @property
+    def gpu(self) -> Gpu:
+        """The GPU that it is for."""
+        ...
+
+    @property
+    def case(self) -> Case:
+        """The setting of the input shape."""
+        ...
+
+    @property
+    def kind(self) -> str:
+        """What a step does."""
+        ...
+
+    @property
+    def largest(self) -> int:
+        """The largest microbatch that fits."""
+        ...
+
+    @property
+    def stopped_by(self) -> str:
+        """What ended the search."""
+        ...
 
     @property
     def interval(self) -> tuple[int, int]:
@@ -98,12 +119,16 @@ class Predicted(Searched, Protocol):
         """Return whether a microbatch fits."""
         ...
 
-    def missing_bytes(self, microbatch: int = 1) -> int:
-        """Return by how much a microbatch passes the device's memory."""
-        ...
-
     def is_fragmented(self, microbatch: int) -> bool:
         """Return whether a microbatch does not fit although its tensors alone would."""
+        ...
+
+
+class Predicted(Searched, Shown, Protocol):
+    """What is shown of a prediction by a trace."""
+
+    def missing_bytes(self, microbatch: int = 1) -> int:
+        """Return by how much a microbatch passes the device's memory."""
         ...
 
     def to_dict(self, workload: str, *, microbatch: int | None = None) -> dict[str, Any]:
@@ -115,7 +140,7 @@ class Predicted(Searched, Protocol):
         ...
 
 
-def answer_table(predictions: Sequence[Predicted], *, microbatch: int | None = None) -> Table:
+def answer_table(predictions: Sequence[Shown], *, microbatch: int | None = None) -> Table:
     """Return the largest microbatch with its bounds, or whether one fits: a row for every case, a column a GPU."""
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("case")
@@ -140,7 +165,7 @@ def _headings(gpu: Gpu) -> tuple[str, ...]:
         return gpu.name, memory
 
 
-def _answer(prediction: Predicted) -> Text:
+def _answer(prediction: Shown) -> Text:
     low, high = prediction.interval
     if not prediction.largest:
         return Text("nothing fits", "red")
@@ -149,12 +174,12 @@ def _answer(prediction: Predicted) -> Text:
     return Text.assemble((f"{prediction.largest:,}", "bold"), f" ({low:,}–{high:,})")
 
 
-def _fit(prediction: Predicted, microbatch: int) -> Text:
+def _fit(prediction: Shown, microbatch: int) -> Text:
     needed = format_bytes(prediction.peak(microbatch).device_bytes)
     return Text.assemble(_verdict(prediction, microbatch), f", {needed}")
 
 
-def _verdict(prediction: Predicted, microbatch: int, *, is_brief: bool = False) -> Text:
+def _verdict(prediction: Shown, microbatch: int, *, is_brief: bool = False) -> Text:
     if prediction.fits(microbatch):
         return Text("fits", "green")
     if prediction.is_fragmented(microbatch):
@@ -163,7 +188,7 @@ def _verdict(prediction: Predicted, microbatch: int, *, is_brief: bool = False) 
 
 
 def memory_table(
-    prediction: Predicted, sizes: Sequence[int], *, has_colors: bool = True, width: int = _WHOLE_WIDTH
+    prediction: Shown, sizes: Sequence[int], *, has_colors: bool = True, width: int = _WHOLE_WIDTH
 ) -> Table:
     """Return memory by kind as stacked bars, one row for every size, as wide as a terminal allows."""
     is_whole = width >= _WHOLE_WIDTH

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from brim.searching.known import Known, Trial
@@ -12,6 +13,8 @@ GROWTH = 8
 CLOSE_ENOUGH = 256
 # Where the line was wrong, steps away from it grow so many times each.
 STEP_GROWTH = 4
+# The first of these steps back from a size that did not fit is one part in so many of what is left.
+STEPS_BACK = 64
 # While nothing fits, each size is one part in this many of the last.
 STEP_DOWN = 16
 # After so many sizes the line has shown that it does not hold, and what is left is halved.
@@ -42,7 +45,8 @@ class Exact:
         if low == bounds.largest or (high is not None and high - low <= self._close(known, low)):
             return None
         target = self._target(known, low)
-        step = self._close(known, low) * STEP_GROWTH ** self._num_wrong(known)
+        far = 0 if high is None else (high - low) // STEPS_BACK
+        step = max(self._close(known, low), far) * STEP_GROWTH ** self._num_wrong(known)
         if high is None:
             return bounds.clamp(max(target, low + step))
         if target <= low:
@@ -50,7 +54,7 @@ class Exact:
         elif target >= high:
             target = high - step
         if not low < target < high or len(known.trials) > _TRUSTED:
-            target = (low + high) // 2
+            target = math.isqrt(low * high) if high > 2 * low else (low + high) // 2
         return max(bounds.clamp(target), low + bounds.multiple_of)
 
     def expects(self, known: Known, asked: int) -> int | None:
@@ -79,14 +83,10 @@ class Exact:
         return min(low + int((self.limit_bytes - peaks.get(low, 0)) / slope), known.bounds.cap)
 
     def _num_wrong(self, known: Known) -> int:
-        """Return how many of the last sizes in a row ended on the same side, once there is a line."""
+        """Return how many of the last sizes in a row the line was wrong about; it is drawn anew through a fit."""
         sides = [trial.fits for trial in known.trials[2:]]
-        num_same = 0
-        for side in reversed(sides):
-            if side != sides[-1]:
-                break
-            num_same += 1
-        return max(0, num_same - 1)
+        num_same = len(sides) - next((i for i in range(len(sides), 0, -1) if sides[i - 1] != sides[-1]), 0)
+        return max(0, num_same - (2 if sides and sides[-1] else 1))
 
 
 def _slope(peaks: dict[int, int]) -> float | None:

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from brim.cli.predict import _gpus
+from brim.cli.phantom_predict import find_machines
 
 SIMPLE = Path(__file__).parents[2] / "workloads" / "simple.py"
 
@@ -126,8 +126,8 @@ def test_a_case_that_cannot_be_traced_is_named(brim_cli, tmp_path):
 
 
 def test_every_memory_is_a_card_of_its_own():
-    assert [gpu.memory_bytes for gpu in _gpus(["t4"], ["1GiB", "2GiB"])[1:]] == [2**30, 2**31]
-    assert len(_gpus(["t4", "t4"], ["1GiB", "1GiB"])) == 2
+    assert [each.gpu.memory_bytes for each in find_machines(["t4"], ["1GiB", "2GiB"])[1:]] == [2**30, 2**31]
+    assert len(find_machines(["t4", "t4"], ["1GiB", "1GiB"])) == 2
 
 
 def test_a_case_that_fits_one_of_the_gpus_has_an_answer(brim_cli):

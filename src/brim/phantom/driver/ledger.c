@@ -79,7 +79,7 @@ typedef struct {
 } TorchDevice;
 enum { TORCH_CUDA = 1 };
 #define REPORT "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE"
-#define REPORT_REFUSED "_ZN3c1028reportOutOfMemoryToProfilerElmmNS_6DeviceE"
+#define REPORT_REFUSED "_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE"
 typedef void Report(void *, int64_t, size_t, size_t, TorchDevice);
 typedef void ReportRefused(int64_t, size_t, size_t, TorchDevice);
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
-import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 from brim.devices.cpu import num_oom_kills
 from brim.hooking import hook_failure, hooked_environment
 from brim.probing.merging import is_from_peer
-from brim.probing.scripts.command import find_program
+from brim.probing.scripts.kept import Kept
 from brim.probing.scripts.records import Ended, all_done, read_records
 
 _POLL_SECONDS = 0.05
@@ -23,8 +22,6 @@ _POLL_SECONDS = 0.05
 _LAST_WORDS_SECONDS = 2.0
 # How long a launcher may take to say which rank died, after others have lost their connection to it.
 _LAUNCHER_SECONDS = 10.0
-# How long the keeper may take to end everything.
-_CLOSING_SECONDS = 30.0
 _LOG_TAIL_BYTES = 16_000
 
 
@@ -42,15 +39,22 @@ class Watch:
     device: str
     limits_bytes: tuple[int, ...]
 
-    def environment(self, folder: Path) -> dict[str, str]:
-        """Return the environment of a watched command."""
+    def environment(self, folder: Path, base: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Return the environment of a watched command; `base` is the one that it would have without."""
         settings = {"steps": self.steps, "device": self.device, "limits_bytes": list(self.limits_bytes)}
-        environment = hooked_environment("brim.probing.scripts.witness", settings, folder=folder)
+        environment = hooked_environment("brim.probing.scripts.witness", settings, folder=folder, base=base)
         return {**environment, "PYTHONUNBUFFERED": "1"}
 
 
 def run_job(
-    words: Sequence[str], *, watch: Watch, log: Path, timeout_seconds: float, say: Callable[[str], None]
+    words: Sequence[str],
+    *,
+    watch: Watch,
+    log: Path,
+    timeout_seconds: float,
+    say: Callable[[str], None],
+    base: Mapping[str, str] | None = None,
+    cancelled: threading.Event | None = None,
 ) -> Ended:
     """Run a command until its ranks have done their steps, one has failed, it ends, or nothing moves any more.
 
@@ -61,28 +65,28 @@ def run_job(
         timeout_seconds: How long it may go without getting on: another process that has imported torch, a forward pass,
             a step.
         say: Called with the last line that the command printed, whenever there is a new one.
+        base: The environment that the command would have without the watch; None for this process's.
+        cancelled: Ends the command early once it is set.
     """
     kills_before = num_oom_kills()
     with tempfile.TemporaryDirectory(prefix="brim-probe-") as name, log.open("wb") as output:
         folder = Path(name)
-        keeper = subprocess.Popen(
-            [sys.executable, "-m", "brim.probing.scripts.keeper", find_program(words[0]) or words[0], *words[1:]],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=output,
-            env=watch.environment(folder),
-            start_new_session=True,
+        job = Kept(
+            words,
+            environment=watch.environment(folder, base),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
         )
         try:
-            is_hung = _wait(keeper, folder, log, timeout_seconds, say)
+            is_hung = _wait(job, folder, log, timeout_seconds, say, cancelled or threading.Event())
         finally:
-            ended_by_itself = keeper.poll() is not None
-            told = _end(keeper)
+            told = job.end()
         kills_after = num_oom_kills()
         return Ended(
             records=tuple(read_records(folder)),
-            exit_code=told.get("exit_code") if ended_by_itself else None,
-            num_left=told.get("num_left", 0) if ended_by_itself else 0,
+            exit_code=told.get("exit_code"),
+            num_left=told.get("num_left", 0),
             is_hung=is_hung,
             is_host_full=kills_before is not None and (kills_after or 0) > kills_before,
             log_tail=log_tail(log),
@@ -98,12 +102,17 @@ def log_tail(log: Path) -> str:
 
 
 def _wait(
-    keeper: subprocess.Popen[bytes], folder: Path, log: Path, timeout_seconds: float, say: Callable[[str], None]
+    job: Kept,
+    folder: Path,
+    log: Path,
+    timeout_seconds: float,
+    say: Callable[[str], None],
+    cancelled: threading.Event,
 ) -> bool:
     """Wait for the end of the job; True when nothing moved for too long."""
     moved: tuple[Any, ...] = ()
     moved_at, failed_at, said = time.monotonic(), None, 0
-    while keeper.poll() is None:
+    while not job.wait(_POLL_SECONDS) and not cancelled.is_set():
         records = read_records(folder)
         now = time.monotonic()
         if records and all_done(records):
@@ -123,21 +132,7 @@ def _wait(
         if log.stat().st_size != said:
             said = log.stat().st_size
             say(_last_line(log_tail(log)))
-        try:
-            keeper.wait(_POLL_SECONDS)
-        except subprocess.TimeoutExpired:
-            continue
     return False
-
-
-def _end(keeper: subprocess.Popen[bytes]) -> dict[str, Any]:
-    """Have the keeper end everything, and return what it told."""
-    try:
-        told, _ = keeper.communicate(timeout=_CLOSING_SECONDS)
-    except subprocess.TimeoutExpired:
-        keeper.kill()
-        told, _ = keeper.communicate()
-    return dict(json.loads(told)) if told else {}
 
 
 def _last_line(text: str) -> str:

@@ -1,7 +1,7 @@
 """The process between brim and a command: whatever the command starts ends with it.
 
-It adopts what the command leaves behind, also in sessions of their own, and ends everything when its standard input
-closes, as it does when brim is killed. At the end it prints how the command ended.
+It adopts what the command leaves behind, also in sessions of their own, and ends everything when a pipe closes, as it
+does when brim is killed. At the end it writes to another how the command ended.
 """
 
 from __future__ import annotations
@@ -25,28 +25,27 @@ _KILLING_SECONDS = 10.0
 
 
 def main() -> None:
-    """Run the command in the arguments until it ends or standard input closes."""
+    """Run the command behind the numbers of two pipes until it ends or the first pipe closes."""
     adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    told, sys.stdout = sys.stdout, sys.stderr
+    lifeline, report = int(sys.argv[1]), int(sys.argv[2])
+    for pipe in (lifeline, report):
+        os.set_inheritable(pipe, False)
     command = subprocess.Popen(
-        sys.argv[1:],
-        stdin=subprocess.DEVNULL,
-        stdout=sys.stderr.fileno(),
+        sys.argv[3:],
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    threading.Thread(target=_end_on_eof, daemon=True).start()
+    threading.Thread(target=_end_on_eof, args=(lifeline,), daemon=True).start()
     exit_code = command.wait()
     num_left = len(_still_running(_FAREWELL_SECONDS))
     _kill_all()
-    told.write(json.dumps({"exit_code": exit_code, "num_left": num_left}))
-    told.flush()
+    os.write(report, json.dumps({"exit_code": exit_code, "num_left": num_left}).encode())
     os._exit(0)  # the thread still reads
 
 
-def _end_on_eof() -> None:
-    sys.stdin.buffer.read()
+def _end_on_eof(lifeline: int) -> None:
+    os.read(lifeline, 1)  # nobody writes
     _kill_all()
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,7 +39,6 @@ class CommandProber:
         self._limits_bytes = limits_bytes
         self._timeout_seconds = timeout_seconds or DEFAULT_TIMEOUT_SECONDS
         self._say = say
-        self._logs = default_path().parent / "logs"
         self._seen: dict[Case, dict[int, tuple[int, int]]] = {}
         self.kind = "train"
         self.ranks = 1
@@ -53,26 +53,38 @@ class CommandProber:
         mix: Mix = (),
         race: Race | None = None,
     ) -> Outcome:
-        """Run the command once; its log is kept where it failed for another reason than memory."""
+        """Run the command once."""
         assert not mix, "a command draws its own lengths"
         assert race is None, "a command has one size"
-        self._logs.mkdir(parents=True, exist_ok=True)
+        ended, log = self.run(case, microbatch, steps=steps)
+        return self.outcome(case, microbatch, ended, log)
+
+    def run(
+        self,
+        case: Case,
+        microbatch: int,
+        *,
+        steps: int,
+        base: Mapping[str, str] | None = None,
+        cancelled: threading.Event | None = None,
+    ) -> tuple[Ended, Path]:
+        """Run the command once and return how it ended, and its log."""
         start = f"{time.strftime('%Y%m%d-%H%M%S')}-{self._command.label}-{microbatch}-"
-        descriptor, name = tempfile.mkstemp(prefix=start, suffix=".log", dir=self._logs)
+        descriptor, name = tempfile.mkstemp(prefix=start, suffix=".log", dir=_logs_folder())
         os.close(descriptor)
-        log = Path(name)
-        watch = Watch(
-            steps=steps,
-            device=self._device_type,
-            limits_bytes=self._limits_bytes,
-        )
         ended = run_job(
             self._command.fill_in(case, microbatch),
-            watch=watch,
-            log=log,
+            watch=Watch(steps=steps, device=self._device_type, limits_bytes=self._limits_bytes),
+            log=Path(name),
             timeout_seconds=self._timeout_seconds,
             say=self._say,
+            base=base,
+            cancelled=cancelled,
         )
+        return ended, Path(name)
+
+    def outcome(self, case: Case, microbatch: int, ended: Ended, log: Path) -> Outcome:
+        """Return the verdict over all ranks; the log is kept where it failed for another reason than memory."""
         outcome = judge(ended, microbatch, timeout_seconds=self._timeout_seconds)
         if outcome.probe.verdict is Verdict.FITS:
             self.kind = ended.worked[0].kind
@@ -108,3 +120,13 @@ class CommandProber:
             return replace(outcome, log_file=str(log))
         log.unlink()
         return outcome
+
+
+def _logs_folder() -> Path:
+    """Return where logs are kept: beside the history, or for temporary files where that cannot be written."""
+    folder = default_path().parent / "logs"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return Path(tempfile.gettempdir())
+    return folder if os.access(folder, os.W_OK) else Path(tempfile.gettempdir())

@@ -32,7 +32,7 @@ from brim.probing.scripts.generation import GenerateWatch
 from brim.probing.scripts.records import write_record
 from brim.probing.scripts.tally import Tally
 from brim.probing.sources import imported_sources
-from brim.probing.verdicts import classify, describe
+from brim.probing.verdicts import classify, describe, line_of
 
 # How often a record is written for forward passes alone; steps and failures are written at once.
 _WRITE_EVERY_SECONDS = 0.5
@@ -91,7 +91,7 @@ class Witness:
         """Set the limit; on CUDA only when a parameter is there, as nobody knows the device before."""
         if self._device_name != "cpu" and device.type != "cuda":
             return
-        self._meter = make_meter("cpu" if self._device_name == "cpu" else f"cuda:{device.index or 0}")
+        self._meter = make_meter("cpu" if self._device_name == "cpu" else f"{self._device_name}:{device.index or 0}")
         local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         try:
             self._meter.limit(self._limits_bytes[min(local_rank, len(self._limits_bytes) - 1)])
@@ -211,7 +211,7 @@ class Witness:
         verdict = self._classify(error)
         self._meter.lift()  # the report needs memory too
         self._failure = {"verdict": verdict.value, "detail": describe(error)}
-        self._failure |= {"phase": self._tally.phase, "time": time.time()}
+        self._failure |= {"phase": self._tally.phase, "time": time.time(), "line": line_of(error)}
         if verdict is Verdict.ERROR:
             self._failure["traceback"] = "".join(traceback.format_exception(error))
         self._write("failed")
