@@ -21,8 +21,8 @@ from brim.phantom.torches import Torch, find_torch, why_unavailable
 
 # Names the folder to the driver (driver/account.c).
 VARIABLE = "BRIM_PHANTOM"
-# What reads in every process what holds the memory, and how the files begin that it writes.
-_HOLDING, _HELD = "brim.phantom.attached.holding", "held-"
+# What runs in every process of the job, and how the files begin in which it says what holds the memory.
+_COMPUTING, _HOLDING, _HELD = "brim.phantom.attached.computing", "brim.phantom.attached.holding", "held-"
 # What would choose among real GPUs, or hide phantoms.
 _HIDING = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 
@@ -103,8 +103,9 @@ class Phantoms:
         for name in _HIDING:
             inherited.pop(name, None)
         preloaded = [*map(str, self._preloaded), *filter(None, [inherited.get("LD_PRELOAD")])]
+        computing = hooked_environment(_COMPUTING, {}, folder=self._folder, base=inherited)
         return {
-            **hooked_environment(_HOLDING, {}, folder=self._folder, base=inherited),
+            **hooked_environment(_HOLDING, {}, folder=self._folder, base=computing),
             VARIABLE: str(self._folder),
             "LD_PRELOAD": ":".join(preloaded),
             # Triton links what it generates with the driver, which it looks for here first.

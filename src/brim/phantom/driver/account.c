@@ -198,6 +198,9 @@ void report_event(const char *kind, const char *format, ...) {
   if (write_event(kind, text)) fprintf(stderr, "brim: %s\n", text);
 }
 
+/* For the part of brim that runs in the job: an event of it. */
+API void brim_remark(const char *kind, const char *text) { note_event(kind, "%s", text); }
+
 API void report_absent(const char *function) {
   report_event("absent", "the job calls %s, which a phantom GPU does not have. Predict this job with --engine trace, or run it on a real GPU.",
                function);

@@ -104,6 +104,9 @@ void copy_bytes(void *to, const void *from, size_t bytes);
 void fill_bytes(void *to, int value, size_t bytes);
 void forget_written(char *start, size_t bytes); /* it goes back to the system */
 void clear_released(char *start, size_t bytes); /* a tensor of torch has died there */
+void note_written(char *start, size_t bytes);
+void forget_known(const char *start); /* known.c */
+API void brim_remark(const char *kind, const char *text); /* account.c */
 
 /* The device that is current in this thread, as cudaSetDevice says. */
 extern _Thread_local int current_device;

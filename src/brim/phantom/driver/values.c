@@ -43,6 +43,11 @@ static void remember(char *start, size_t bytes) {
   pthread_mutex_unlock(&lock);
 }
 
+/* Values were computed in place, on the host. */
+void note_written(char *start, size_t bytes) {
+  if (bytes > CLEARED_UP_TO) remember(start, bytes);
+}
+
 /* Clear what was written between two addresses. */
 static void clear_written(char *start, size_t bytes) {
   pthread_mutex_lock(&lock);
@@ -97,6 +102,7 @@ void fill_bytes(void *to, int value, size_t bytes) {
 
 /* A tensor has died: its memory will be another's, to whom what was written is nothing. */
 void clear_released(char *start, size_t bytes) {
+  forget_known(start);
   if (bytes > CLEARED_UP_TO) clear_written(start, bytes);
   else if (find_block(start).kind != OUTSIDE) memset(start, 0, bytes);
 }

@@ -1,0 +1,85 @@
+"""Inside a job on phantoms: runs some of torch's operations otherwise, on every thread and however they are called.
+
+Every call passes the dispatch key `BackendSelect`, after autograd and autocast and just before the device's own code,
+and for almost no operation anything is registered there. So a function registered there sees each call, also those from
+within other operations, and can pass it on. A dispatch mode would not do: where one is active, autograd adds gradients
+out of place, and memory is not what it would be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+
+_KEY = "BackendSelect"
+_NUMBERS = (bool, int, float, complex)
+
+Original = Callable[[], Any]
+
+
+class Handler(Protocol):
+    """Runs one operation otherwise, or as it is by calling `original`."""
+
+    def __call__(
+        self, operation: torch._ops.OpOverload, original: Original, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        """Return what the operation is to return."""
+        ...
+
+
+class Operations:
+    """The operations of torch that run otherwise, as long as this object lives."""
+
+    def __init__(self) -> None:
+        self._library = torch.library.Library("aten", "IMPL")
+        self._handlers: dict[torch._ops.OpOverload, list[Handler]] = {}
+
+    def add(self, name: str, handler: Handler) -> None:
+        """Show all overloads of an operation to a handler, or the one that is named; earlier handlers see them first.
+
+        What writes to `out` is left alone. An operation that this torch does not have is passed over.
+        """
+        packet_name, _, only = name.partition(".")
+        packet = getattr(torch.ops.aten, packet_name, None)
+        for overload in () if packet is None else packet.overloads():
+            operation = getattr(packet, overload)
+            takes_out = any(argument.is_out for argument in operation._schema.arguments)
+            if overload == only or not (only or takes_out):
+                self._add(operation, handler)
+
+    def _add(self, operation: torch._ops.OpOverload, handler: Handler) -> None:
+        handlers = self._handlers.setdefault(operation, [])
+        handlers.append(handler)
+        if len(handlers) > 1:
+            return
+        after = torch._C._dispatch_keyset_full_after(getattr(torch._C.DispatchKey, _KEY))
+        redispatch = operation.redispatch
+        kinds = [str(argument.type) for argument in operation._schema.arguments]
+        tensors = tuple(index for index, kind in enumerate(kinds) if kind == "Tensor")
+
+        def run(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+            for index in tensors:
+                if index < len(args) and type(args[index]) in _NUMBERS:
+                    args = _with_tensors(args, tensors)
+            call: Original = partial(redispatch, keyset & after, *args, **kwargs)
+            for each in reversed(handlers):
+                call = partial(each, operation, call, args, kwargs)
+            return call()
+
+        schema = operation._schema
+        name = schema.name.removeprefix("aten::")
+        self._library.impl(f"{name}.{schema.overload_name}".rstrip("."), run, _KEY, with_keyset=True)
+
+
+def _with_tensors(args: Sequence[Any], tensors: Sequence[int]) -> tuple[Any, ...]:
+    """Return arguments with tensors for the numbers that Python was given for them, of the type that the result has."""
+    made = list(args)
+    first = next((made[index] for index in tensors if isinstance(made[index], torch.Tensor)), None)
+    for index in tensors:
+        if index < len(made) and type(made[index]) in _NUMBERS:
+            dtype = None if first is None else torch.result_type(first, made[index])
+            made[index] = torch.scalar_tensor(made[index], dtype=dtype)
+    return tuple(made)
