@@ -1,1 +1,1 @@
-"""The part of the phantom that runs inside of a job, in Python: what holds memory, and what is computed all the same."""
+"""The part of the phantom that runs inside of a job: what holds memory, and what is computed all the same."""

@@ -1,4 +1,4 @@
-"""Inside a job on phantoms: sizes that depend on values are found where the values are known, else the largest is taken.
+"""Inside a job on phantoms: sizes that depend on values are found where these are known; else the largest is taken.
 
 Where numbers that were never computed end a loop, it is ended here, with the line that asks for them.
 """

@@ -190,7 +190,9 @@ class Values:
 
     def _fill(self, operation: Any, result: torch.Tensor, args: Sequence[Any]) -> None:
         """Give a result the one value that follows from those of its operands."""
-        operands = [self._constant(each) if isinstance(each, torch.Tensor) and each.is_cuda else each for each in args]
+        operands: list[Any] = [
+            self._constant(each) if isinstance(each, torch.Tensor) and each.is_cuda else each for each in args
+        ]
         is_reduction = _name_of(operation) in ("any", "all")
         value = operands[0] if is_reduction else operation(*operands)
         if not bool(value.all()):
@@ -209,7 +211,10 @@ class Values:
         if not made or not all(map(is_small, made)):
             return
         state = min((self._known.state(each) for each in sources), default=State.KNOWN)
-        values = operation(*tree_map(self._as_host, list(args)), **{name: value for name, value in kwargs.items() if name != "generator"})
+        values = operation(
+            *tree_map(self._as_host, list(args)),
+            **{name: value for name, value in kwargs.items() if name != "generator"},
+        )
         for target, value in zip(made, _flat(values), strict=True):
             in_place = any(target is each for each in _flat(args))
             has_its_size = value.shape == target.shape
@@ -218,7 +223,7 @@ class Values:
             self._known.set(target, min(state, State.KNOWN) if has_its_size else State.UNKNOWN, written=has_its_size)
 
     def _as_host(self, value: Any) -> Any:
-        if not isinstance(value, torch.Tensor) or not value.is_cuda:
+        if not _is_on_device(value):
             return value
         if self._known.state(value) is State.ONES:
             return torch.ones((), dtype=value.dtype).expand(value.shape)
@@ -241,8 +246,12 @@ def _device_tensors(args: Sequence[Any]) -> list[torch.Tensor]:
 
 def _is_elsewhere(value: Any) -> bool:
     """Return whether the first argument of an operation is not one of the device's whole numbers."""
-    return isinstance(value, torch.Tensor) and (value.dtype.is_floating_point or not value.is_cuda)
+    return isinstance(value, torch.Tensor) and (value.dtype.is_floating_point or not _is_on_device(value))
 
 
 def _name_of(operation: Any) -> str:
     return operation._schema.name.removeprefix("aten::")  # type: ignore[no-any-return]
+
+
+def _is_on_device(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_cuda

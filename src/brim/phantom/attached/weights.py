@@ -1,14 +1,16 @@
 """Inside a job on phantoms: what would only be copied to the device costs nothing on the host.
 
 Weights are made on the CPU, filled with random numbers or read from a checkpoint, and moved. On a phantom their values
-matter to nobody, so filling large tensors of floats is left out, as are copies between them: no page of theirs is touched.
+matter to nobody. So large tensors of floats are neither filled nor copied to each other: no page of theirs is touched.
 """
 
 from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import weakref
+import zipfile
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
@@ -90,7 +92,11 @@ class Weights:
         self._empty[storage.data_ptr()] = weakref.ref(storage, self._forget(storage.data_ptr()))
 
     def _forget(self, address: int) -> Callable[[Any], None]:
-        return lambda reference: self._empty.pop(address, None) if self._empty.get(address) is reference else None
+        def forget(reference: Any) -> None:
+            if self._empty.get(address) is reference:
+                del self._empty[address]
+
+        return forget
 
     def _has_no_values(self, tensor: torch.Tensor) -> bool:
         storage = tensor.untyped_storage()
@@ -125,7 +131,7 @@ def _lazily(load: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(load)
     def load_lazily(f: Any, *args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("mmap") is None and isinstance(f, str) and torch.serialization._is_zipfile_path(f):
+        if kwargs.get("mmap") is None and isinstance(f, (str, os.PathLike)) and zipfile.is_zipfile(f):
             kwargs["mmap"] = True
         return load(f, *args, **kwargs)
 
