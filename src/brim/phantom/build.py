@@ -52,7 +52,10 @@ def build(folder: Path = BUILT) -> list[Path]:
 
 def _compile(compiler: str, words: list[str], target: Path, name: str) -> None:
     command = [*compiler.split(), *_FLAGS, *words, f"-Wl,-soname,{name}", "-o", str(target)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise NotBuiltError(f"the compiler {compiler!r} cannot be started: {error.strerror}") from error
     if done.returncode:
         said = (done.stderr or done.stdout).strip().splitlines()
         raise NotBuiltError(f"{compiler} failed: {next((line for line in said if 'error' in line), said[-1:])}")

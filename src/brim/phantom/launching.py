@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+import psutil
+
 from brim.devices.catalog import Gpu
 from brim.errors import InputError
 from brim.hooking import hooked_environment
@@ -23,6 +25,8 @@ from brim.phantom.torches import Torch, find_torch, why_unavailable
 VARIABLE = "BRIM_PHANTOM"
 # What runs in every process of the job, and how the files begin in which it says what holds the memory.
 _COMPUTING, _HOLDING, _HELD = "brim.phantom.attached.computing", "brim.phantom.attached.holding", "held-"
+# How folders begin: the process that made one follows.
+_PREFIX = "brim-phantom-"
 # What would choose among real GPUs, or hide phantoms.
 _HIDING = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 
@@ -69,7 +73,8 @@ class Phantoms:
         if why_not is not None:
             raise InputError(why_not)
         self.torch = torch or find_torch(words)
-        self._folder = Path(tempfile.mkdtemp(prefix="brim-phantom-"))
+        _remove_abandoned()
+        self._folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
         try:
             assert self.torch.cuda is not None
             self._cards = [card_of(gpu, cuda=self.torch.cuda, context=context) for gpu in gpus]
@@ -136,3 +141,11 @@ class Phantoms:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _remove_abandoned() -> None:
+    """Remove the folders of processes that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
+        pid = folder.name.removeprefix(_PREFIX).partition("-")[0]
+        if pid.isdigit() and not psutil.pid_exists(int(pid)):
+            shutil.rmtree(folder, ignore_errors=True)

@@ -28,7 +28,10 @@ _MOST_AT_ONCE = 2
 # How many modules or kinds are named where memory ran out.
 _NUM_NAMED = 3
 # What the driver notes that a user has to know.
-_WORTH_TELLING = ("absent", "host", "full", "loop", "remark")
+_WORTH_TELLING = ("absent", "host", "full", "loop", "private", "remark")
+# What CUDA says to a job that names a GPU which is not there.
+_NO_SUCH_GPU = "invalid device ordinal"
+_HOST_FULL = "memory ran out on this machine, not on the GPU: the job's own data must fit here."
 
 Key = tuple[Case, int]
 
@@ -59,6 +62,7 @@ class _Run:
     log: Path
     observation: Observation
     events: tuple[Event, ...]
+    was_refused: bool
 
 
 class PhantomProber:
@@ -100,6 +104,7 @@ class PhantomProber:
         # What is left for torch's allocator; of a whole GPU, the driver keeps count.
         most_bytes = int(fill * gpus[0].memory_bytes) - context if fill < 1 else gpus[0].memory_bytes
         self._command = CommandProber(command, device, (most_bytes,), timeout_seconds=timeout_seconds, say=say)
+        self._gpus = gpus
         self._expect = expect
         self._base = base
         self._watched = sys.maxsize if ends_itself else None
@@ -180,7 +185,8 @@ class PhantomProber:
             ended, log = self._command.run(*key, steps=self._watched or steps, base=environment, cancelled=cancelled)
             if cancelled.is_set():
                 log.unlink(missing_ok=True)
-            return _Run(ended, log, observe(machine, ended), tuple(machine.events()))
+            was_refused = any(usage.num_refused or usage.refused_bytes for usage in machine.account.usages())
+            return _Run(ended, log, observe(machine, ended), tuple(machine.events()), was_refused)
         finally:
             self._free.put(machine)
 
@@ -189,7 +195,29 @@ class PhantomProber:
         outcome = self._command.outcome(case, microbatch, run.ended, run.log)
         observation = replace(run.observation, fits=outcome.probe.verdict is Verdict.FITS)
         self.observations[case, microbatch] = observation
-        return replace(outcome, probe=_told(outcome.probe, observation, run))
+        return replace(outcome, probe=self._told(outcome.probe, observation, run))
+
+    def _told(self, probe: Probe, observation: Observation, run: _Run) -> Probe:
+        """Return the probe with the phantom's own figures, and what it knows of a failure."""
+        if probe.verdict is Verdict.OOM and not run.was_refused:
+            detail = f"{_HOST_FULL} {probe.detail}"
+            return replace(probe, verdict=Verdict.ERROR, detail=detail)
+        if probe.verdict is Verdict.OOM:
+            return replace(probe, detail=describe_refusal(observation, _line_of(run.ended)) or probe.detail)
+        if probe.verdict is Verdict.FITS:
+            memory = {**probe.memory, "device_bytes": observation.device_bytes}
+            return replace(probe, peak_bytes=observation.device_bytes, memory=memory)
+        said = [event.text for event in run.events if event.kind in _WORTH_TELLING and event.kind != "remark"]
+        if not observation.device_bytes and not run.ended.worked:
+            said.append("it never used the GPU: tell the script to, for example with --device cuda")
+        if _NO_SUCH_GPU in (probe.detail or ""):
+            said.append(
+                f"the job wants a GPU that the machine does not have: --gpu {self._name_of_more()} gives it more"
+            )
+        return replace(probe, detail="; ".join(filter(None, [probe.detail, *said])))
+
+    def _name_of_more(self) -> str:
+        return f"{self._gpus[0].name}:{len(self._gpus) + 1}"
 
 
 def observe(machine: Phantoms, ended: Ended | None = None) -> Observation:
@@ -214,19 +242,6 @@ def observe(machine: Phantoms, ended: Ended | None = None) -> Observation:
 def _held_by(held: Sequence[Held], pid: int) -> Held | None:
     own = [each for each in held if each.pid == pid]
     return max(own, key=lambda each: each.peak.num_bytes, default=None)
-
-
-def _told(probe: Probe, observation: Observation, run: _Run) -> Probe:
-    """Return the probe with the phantom's own figures, and what it knows of a failure."""
-    if probe.verdict is Verdict.OOM:
-        return replace(probe, detail=describe_refusal(observation, _line_of(run.ended)) or probe.detail)
-    if probe.verdict is Verdict.FITS:
-        memory = {**probe.memory, "device_bytes": observation.device_bytes}
-        return replace(probe, peak_bytes=observation.device_bytes, memory=memory)
-    said = [event.text for event in run.events if event.kind in _WORTH_TELLING and event.kind != "remark"]
-    if not observation.device_bytes and not run.ended.worked:
-        said.append("it never used the GPU: tell the script to, for example with --device cuda")
-    return replace(probe, detail="; ".join(filter(None, [probe.detail, *said])))
 
 
 def _line_of(ended: Ended) -> str | None:

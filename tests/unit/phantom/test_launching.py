@@ -1,9 +1,14 @@
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from tests.phantoms import CUDA, run_on_phantom
 
 from brim.devices.catalog import Gpu, find_gpu
 from brim.errors import InputError
-from brim.phantom import Phantoms, read_torch
+from brim.phantom import Phantoms, read_torch, why_unavailable
+from brim.phantom.build import NotBuiltError, build
 
 GIB = 2**30
 CONTEXT_BYTES = 400 * 2**20
@@ -118,3 +123,40 @@ def test_a_gpu_of_another_maker_is_no_phantom():
 def test_a_torch_without_cuda_is_told_with_how_to_get_the_other():
     with pytest.raises(InputError, match=r"built without CUDA.*--engine trace.*pip install torch"):
         Phantoms([Gpu(name="small", memory_bytes=GIB)])
+
+
+def test_two_jobs_have_machines_of_their_own():
+    code = (
+        "import torch\n"
+        "x = torch.empty(20 * 2**30, dtype=torch.uint8, device='cuda')\n"
+        "print(torch.cuda.mem_get_info()[0])"
+    )
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(run_on_phantom, [code, code])
+    assert first.output == second.output, first.errors + second.errors
+    assert int(first.output) < 4 * GIB
+
+
+def test_no_phantom_runs_but_on_linux(monkeypatch):
+    monkeypatch.setattr("sys.platform", "darwin")
+    assert why_unavailable() == "Phantom GPUs run on Linux, and this is darwin. Use --engine trace."
+
+
+def test_without_a_compiler_brim_installs_and_a_phantom_says_what_is_missing(monkeypatch, tmp_path):
+    monkeypatch.setenv("CC", str(tmp_path / "no-compiler"))
+    with pytest.raises(NotBuiltError, match="no-compiler' cannot be started"):
+        build(tmp_path / "lib")
+    monkeypatch.setattr("brim.phantom.stand_ins.BUILT", tmp_path / "lib")
+    with pytest.raises(InputError, match=r"installed without its phantom GPU.*Install a C compiler"):
+        Phantoms([find_gpu("t4")], torch=read_torch(CUDA / "torch"))
+
+
+def test_the_folder_of_a_job_whose_brim_was_killed_is_removed_by_the_next(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    abandoned = tmp_path / f"brim-phantom-{ended.pid}-abandoned"
+    abandoned.mkdir()
+    with Phantoms([find_gpu("t4")], torch=read_torch(CUDA / "torch")):
+        assert not abandoned.exists()
+    assert not list(tmp_path.iterdir())
