@@ -11,7 +11,7 @@ TRITON := 3.7.1
 # Tests and benchmarks start thousands of processes: they share what is compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo browser test test-long test-gpu check lint types imports benchmark benchmark-prediction
+.PHONY: help demo browser test test-long test-phantom test-gpu check lint types imports benchmark benchmark-prediction
 .PHONY: benchmark-cudnn clean
 
 help:
@@ -19,7 +19,8 @@ help:
 	@echo "make test       run the tests"
 	@echo "make check      lint, types, import contract, then the tests"
 	@echo "make test-long  the tests that take long: many ranks, whole frameworks, new examples"
-	@echo "make test-gpu   the tests that need a CUDA device"
+	@echo "make test-phantom  the tests that need a CUDA device, on phantoms; part of make test"
+	@echo "make test-gpu   the same on a real one"
 	@echo "make benchmark  compare with the peers; writes benchmarks/results/"
 	@echo "make benchmark-prediction  hold predictions against memory that was measured; resumes where it stopped"
 	@echo "make benchmark-cudnn  ask cuDNN without a GPU what it chooses; downloads 700 MB"
@@ -67,13 +68,20 @@ browser: $(VENV)/.installed-dev
 
 test: $(VENV)/.installed-dev $(VENV)/.installed-cuda browser
 	$(BIN)/python -m pytest -n $(JOBS) -m "not gpu and not long" $(ARGS)
+	$(MAKE) --no-print-directory test-phantom
+
+# One after the other: they measure what others would take of the same device.
+GPU_TESTS = $$(grep -rl --include='test_*.py' 'mark\.gpu' tests)
+
+test-phantom: $(VENV)/.installed-dev $(VENV)/.installed-cuda
+	$(BIN)/python -m tests.on_phantom -m gpu $(or $(ARGS),$(GPU_TESTS))
 
 test-long: $(VENV)/.installed-dev $(VENV)/.installed-cuda browser
 	$(BIN)/python -m pytest -n $(JOBS) -m "long and not gpu" $(ARGS)
 	$(BIN)/python -m pytest -n $(JOBS) -m "not gpu and not long" --hypothesis-profile explore $$(grep -rl --include='test_*.py' hypothesis tests/unit)
 
 test-gpu: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -m gpu $(ARGS)
+	$(BIN)/python -m pytest -m gpu $(or $(ARGS),$(GPU_TESTS))
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

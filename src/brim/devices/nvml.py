@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One GPU as the driver reports it."""
+    """One GPU as the driver reports it.
+
+    Attributes:
+        held_bytes: What this process holds of it; None where the driver does not say, as for most containers.
+    """
 
     name: str
     total_bytes: int
     free_bytes: int
+    held_bytes: int | None = None
 
 
 def visible_gpus() -> list[Gpu]:
@@ -31,7 +37,14 @@ def visible_gpus() -> list[Gpu]:
         for index in choose_visible(uuids, os.environ.get("CUDA_VISIBLE_DEVICES")):
             memory = pynvml.nvmlDeviceGetMemoryInfo(handles[index])
             name = _text(pynvml.nvmlDeviceGetName(handles[index]))
-            gpus.append(Gpu(name=name, total_bytes=int(memory.total), free_bytes=int(memory.free)))
+            gpus.append(
+                Gpu(
+                    name=name,
+                    total_bytes=int(memory.total),
+                    free_bytes=int(memory.free),
+                    held_bytes=_held_bytes(pynvml, handles[index]),
+                )
+            )
         return gpus
     except pynvml.NVMLError:
         return []
@@ -57,6 +70,15 @@ def choose_visible(uuids: list[str], setting: str | None) -> list[int]:
             break
         chosen.append(matches[0])
     return chosen
+
+
+def _held_bytes(nvml: Any, handle: Any) -> int | None:
+    """Return what this process holds of a GPU; None where the driver names it by another number, or not at all."""
+    try:
+        running = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    except nvml.NVMLError:
+        return None
+    return next((each.usedGpuMemory for each in running if each.pid == os.getpid()), None)
 
 
 def _text(value: str | bytes) -> str:
