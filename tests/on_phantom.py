@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 
 import pytest
-from tests.phantoms import CUDA, with_cuda_torch
 
 from brim.devices.catalog import find_gpu
 from brim.phantom import Phantoms, read_torch
+from tests.phantoms import CUDA, with_cuda_torch
 
 # Two, as some tests are about the second; small ones, as a test that fills a card has its memory filled.
 GPUS = ("rtx-3090", "rtx-3090")

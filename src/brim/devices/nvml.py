@@ -55,6 +55,8 @@ def visible_gpus() -> list[Gpu]:
 def choose_visible(uuids: list[str], setting: str | None) -> list[int]:
     """Return the indices that a CUDA_VISIBLE_DEVICES setting leaves, in its order, up to the first it cannot name.
 
+    Where it names a GPU twice, CUDA shows none.
+
     >>> choose_visible(["GPU-aa", "GPU-bb", "GPU-cc"], "2,0"), choose_visible(["GPU-aa", "GPU-bb"], "GPU-b,7,0")
     ([2, 0], [1])
     """
@@ -62,12 +64,14 @@ def choose_visible(uuids: list[str], setting: str | None) -> list[int]:
         return list(range(len(uuids)))
     chosen: list[int] = []
     for entry in (part.strip() for part in setting.split(",")):
-        if entry.isdigit() and int(entry) < len(uuids):
-            chosen.append(int(entry))
-            continue
-        matches = [index for index, uuid in enumerate(uuids) if entry.startswith("GPU-") and uuid.startswith(entry)]
+        if entry.isdigit():
+            matches = [int(entry)] if int(entry) < len(uuids) else []
+        else:
+            matches = [index for index, uuid in enumerate(uuids) if entry.startswith("GPU-") and uuid.startswith(entry)]
         if len(matches) != 1:
             break
+        if matches[0] in chosen:
+            return []
         chosen.append(matches[0])
     return chosen
 

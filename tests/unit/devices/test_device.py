@@ -62,7 +62,17 @@ def test_ranks_on_the_cpu_share_what_is_free():
 
 
 @pytest.mark.parametrize(
-    ("setting", "chosen"), [(None, [0, 1, 2]), ("", []), ("2,0", [2, 0]), ("1,9,0", [1]), ("GPU-b", [1]), ("GPU-", [])]
+    ("setting", "chosen"),
+    [
+        (None, [0, 1, 2]),
+        ("", []),
+        ("2,0", [2, 0]),
+        ("1,9,0", [1]),
+        ("GPU-b", [1]),
+        ("GPU-", []),
+        ("1,0,GPU-b", []),
+        ("-1", []),
+    ],
 )
 def test_visible_devices_are_read_as_cuda_reads_them(setting, chosen):
     assert nvml.choose_visible(["GPU-aa", "GPU-bb", "GPU-cc"], setting) == chosen

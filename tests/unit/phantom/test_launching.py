@@ -160,3 +160,21 @@ def test_the_folder_of_a_job_whose_brim_was_killed_is_removed_by_the_next(tmp_pa
     with Phantoms([find_gpu("t4")], torch=read_torch(CUDA / "torch")):
         assert not abandoned.exists()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_process_sees_the_phantoms_that_cuda_visible_devices_leaves_it_and_a_monitor_sees_all():
+    done = run_on_phantom(
+        "import os, torch\n"
+        "os.environ['CUDA_VISIBLE_DEVICES'] = '1'\n"
+        "x = torch.empty(2**30, dtype=torch.uint8, device='cuda')\n"
+        "import pynvml\n"
+        "pynvml.nvmlInit()\n"
+        "print(torch.cuda.device_count(), torch.cuda.get_device_name(0), pynvml.nvmlDeviceGetCount())\n"
+        "uuid = pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(1))\n"
+        "print(str(torch.cuda.get_device_properties(0).uuid) in uuid)\n",
+        gpus=("rtx-3090", "h100-sxm"),
+        context=CONTEXT_BYTES,
+    )
+    assert done.output.splitlines() == ["1 NVIDIA H100 SXM 80GB 2", "True"], done.errors
+    assert [(usage.device, usage.peak_bytes) for usage in done.usages] == [(1, GIB + CONTEXT_BYTES)]
+    assert done.usages[0].reserved_peak_bytes == GIB

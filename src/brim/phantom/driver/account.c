@@ -60,6 +60,7 @@ static void take_slot(void) {
 /* A forked child has a slot of its own as soon as it uses a device; where its parent has used one it cannot. */
 static void after_fork(void) {
   is_bad_fork = has_any_context;
+  if (!is_bad_fork) forget_visible();
   this_process = &no_account.processes[0];
   pthread_mutex_init(&context_lock, NULL);
 }
@@ -112,9 +113,9 @@ static bool charge_counters(Device *device, Usage *usage, size_t bytes) {
   return true;
 }
 
-static bool charge_or_reap(int index, size_t bytes) {
-  Device *device = &mapped->devices[index];
-  Usage *usage = &this_process->devices[index];
+static bool charge_or_reap(int place, size_t bytes) {
+  Device *device = &mapped->devices[place];
+  Usage *usage = &this_process->devices[place];
   if (charge_counters(device, usage, bytes)) return true;
   if (release_the_dead(mapped) && charge_counters(device, usage, bytes)) return true;
   atomic_store(&usage->refused_bytes, bytes);
@@ -124,10 +125,11 @@ static bool charge_or_reap(int index, size_t bytes) {
 
 bool use_device(int index) {
   account();
-  if (index < 0 || index >= mapped->num_devices || is_bad_fork) return false;
+  if (index < 0 || index >= num_devices() || is_bad_fork) return false;
+  int place = place_of(index);
   pthread_mutex_lock(&context_lock);
   if (this_process == &no_account.processes[0]) take_slot();
-  bool is_there = has_context[index] || (has_context[index] = charge_or_reap(index, mapped->devices[index].context_bytes));
+  bool is_there = has_context[place] || (has_context[place] = charge_or_reap(place, mapped->devices[place].context_bytes));
   has_any_context |= is_there;
   pthread_mutex_unlock(&context_lock);
   return is_there;
@@ -135,11 +137,12 @@ bool use_device(int index) {
 
 bool forked_after_use(void) { return is_bad_fork; }
 
-bool charge(int index, size_t bytes) { return use_device(index) && charge_or_reap(index, bytes); }
+bool charge(int index, size_t bytes) { return use_device(index) && charge_or_reap(place_of(index), bytes); }
 
 void uncharge(int index, size_t bytes) {
-  atomic_fetch_sub(&mapped->devices[index].used_bytes, bytes);
-  atomic_fetch_sub(&this_process->devices[index].used_bytes, bytes);
+  int place = place_of(index);
+  atomic_fetch_sub(&mapped->devices[place].used_bytes, bytes);
+  atomic_fetch_sub(&this_process->devices[place].used_bytes, bytes);
 }
 
 size_t free_bytes(int index) {
@@ -152,8 +155,9 @@ static size_t without_context(int index, uint64_t bytes) {
   size_t context = device_of(index)->context_bytes;
   return bytes > context ? bytes - context : 0;
 }
-size_t used_here(int index) { return without_context(index, atomic_load(&this_process->devices[index].used_bytes)); }
-size_t peak_here(int index) { return without_context(index, atomic_load(&this_process->devices[index].peak_bytes)); }
+static const Usage *usage_of(int index) { return &this_process->devices[place_of(index)]; }
+size_t used_here(int index) { return without_context(index, atomic_load(&usage_of(index)->used_bytes)); }
+size_t peak_here(int index) { return without_context(index, atomic_load(&usage_of(index)->peak_bytes)); }
 
 /* ---- Events ---- */
 

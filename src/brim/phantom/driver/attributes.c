@@ -21,7 +21,7 @@ int device_attribute(int attribute, int index) {
     case 16: return device->num_sms;
     case 19: return 1;                                   /* maps host memory */
     case 31: return 1;                                   /* concurrent kernels */
-    case 33: return device_bus(index);
+    case 33: return device_bus(place_of(index));
     case 36: return device->memory_clock_khz;
     case 37: return device->memory_bus_bits;
     case 38: return device->l2_bytes;

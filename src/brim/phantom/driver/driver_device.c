@@ -40,16 +40,16 @@ API Result cuDeviceTotalMem_v2(size_t *bytes, int device) {
   return SUCCESS;
 }
 API Result cuDeviceGetUuid(unsigned char *uuid, int device) {
-  device_uuid(device, uuid);
+  device_uuid(place_of(device), uuid);
   return SUCCESS;
 }
 API Result cuDeviceGetUuid_v2(unsigned char *uuid, int device) { return cuDeviceGetUuid(uuid, device); }
 API Result cuDeviceGetPCIBusId(char *text, int room, int device) {
-  device_bus_address(device, text, room < 17 ? room : 16);
+  device_bus_address(place_of(device), text, room < 17 ? room : 16);
   return SUCCESS;
 }
 API Result cuDeviceGetByPCIBusId(int *device, const char *text) {
-  *device = device_on_bus(text);
+  *device = index_at(device_on_bus(text));
   return *device < 0 ? INVALID_DEVICE : SUCCESS;
 }
 API Result cuDeviceComputeCapability(int *major, int *minor, int device) {
@@ -84,7 +84,7 @@ API Result cuDevicePrimaryCtxSetFlags_v2(int device, unsigned flags) {
 }
 API Result cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *is_active) {
   if (flags) *flags = 0;
-  if (is_active) *is_active = device >= 0 && device < num_devices() && this_process->devices[device].used_bytes > 0;
+  if (is_active) *is_active = device >= 0 && device < num_devices() && this_process->devices[place_of(device)].used_bytes > 0;
   return SUCCESS;
 }
 API Result cuCtxGetCurrent(void **context) {

@@ -94,7 +94,7 @@ static bool is_phantom(TorchDevice device) {
 }
 
 static Usage *count_torch(TorchDevice device, size_t allocated, size_t reserved) {
-  Usage *usage = &this_process->devices[device.index];
+  Usage *usage = &this_process->devices[place_of(device.index)];
   atomic_store_explicit(&usage->allocated_bytes, allocated, memory_order_relaxed);
   atomic_store_explicit(&usage->reserved_bytes, reserved, memory_order_relaxed);
   raise_to(&usage->allocated_peak_bytes, allocated);

@@ -7,7 +7,7 @@
 
 #include "ids.h"
 
-enum { NVIDIA_VENDOR = 0x10DE, UUID_TEXT = 41 };
+enum { NVIDIA_VENDOR = 0x10DE };
 
 static Result give_text(char *to, unsigned bytes, const char *text) {
   if (!to) return INVALID_ARGUMENT;
@@ -15,8 +15,8 @@ static Result give_text(char *to, unsigned bytes, const char *text) {
 }
 
 static Result give_handle(void **handle, int index) {
-  if (index < 0 || index >= num_devices()) return NOT_FOUND;
-  *handle = (void *)device_of(index);
+  if (index < 0 || index >= account()->num_devices) return NOT_FOUND;
+  *handle = (void *)device_at(index);
   return SUCCESS;
 }
 
@@ -78,13 +78,13 @@ API Result nvmlSystemGetProcessName(unsigned pid, char *text, unsigned bytes) {
 /* ---- Which devices ---- */
 
 API Result nvmlDeviceGetCount_v2(unsigned *count) {
-  *count = (unsigned)num_devices();
+  *count = (unsigned)account()->num_devices;
   return SUCCESS;
 }
 API Result nvmlDeviceGetCount(unsigned *count) { return nvmlDeviceGetCount_v2(count); }
 
 API Result nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) {
-  return index < (unsigned)num_devices() ? give_handle(handle, (int)index) : INVALID_ARGUMENT;
+  return index < (unsigned)account()->num_devices ? give_handle(handle, (int)index) : INVALID_ARGUMENT;
 }
 API Result nvmlDeviceGetHandleByIndex(unsigned index, void **handle) {
   return nvmlDeviceGetHandleByIndex_v2(index, handle);
@@ -97,15 +97,8 @@ API Result nvmlDeviceGetHandleByPciBusId(const char *bus_id, void **handle) {
   return nvmlDeviceGetHandleByPciBusId_v2(bus_id, handle);
 }
 
-static void write_uuid(int index, char text[UUID_TEXT]) {
-  unsigned char bytes[16];
-  device_uuid(index, bytes);
-  char *end = text + sprintf(text, "GPU-");
-  for (int i = 0; i < 16; i++) end += sprintf(end, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", bytes[i]);
-}
-
 API Result nvmlDeviceGetHandleByUUID(const char *uuid, void **handle) {
-  for (int i = 0; i < num_devices(); i++) {
+  for (int i = 0; i < account()->num_devices; i++) {
     char text[UUID_TEXT];
     write_uuid(i, text);
     if (!strcmp(text, uuid)) return give_handle(handle, i);
@@ -122,7 +115,7 @@ API Result nvmlDeviceGetMinorNumber(const void *handle, unsigned *number) { retu
 
 API Result nvmlDeviceGetName(const void *handle, char *text, unsigned bytes) {
   INDEX_OR_RETURN(index, handle);
-  return give_text(text, bytes, device_of(index)->name);
+  return give_text(text, bytes, device_at(index)->name);
 }
 
 API Result nvmlDeviceGetUUID(const void *handle, char *text, unsigned bytes) {
@@ -149,15 +142,15 @@ API Result nvmlDeviceGetPciInfo_v3(const void *handle, PciInfo *info) {
 
 API Result nvmlDeviceGetCudaComputeCapability(const void *handle, int *major, int *minor) {
   INDEX_OR_RETURN(index, handle);
-  *major = device_of(index)->major;
-  *minor = device_of(index)->minor;
+  *major = device_at(index)->major;
+  *minor = device_at(index)->minor;
   return SUCCESS;
 }
 
 /* Generations as NVML counts them: 5 Volta, 6 Turing, 7 Ampere, 8 Ada, 9 Hopper, 10 Blackwell. */
 API Result nvmlDeviceGetArchitecture(const void *handle, unsigned *generation) {
   INDEX_OR_RETURN(index, handle);
-  const Device *device = device_of(index);
+  const Device *device = device_at(index);
   switch (device->major) {
     case 7: *generation = device->minor == 5 ? 6 : 5; break;
     case 8: *generation = device->minor == 9 ? 8 : 7; break;

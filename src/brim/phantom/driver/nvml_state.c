@@ -47,7 +47,7 @@ typedef struct {
 
 API Result nvmlDeviceGetMemoryInfo(const void *handle, Memory *memory) {
   INDEX_OR_RETURN(index, handle);
-  uint64_t used, total = device_of(index)->total_bytes;
+  uint64_t used, total = device_at(index)->total_bytes;
   list_users(index, &used, 0, NULL, NULL);
   *memory = (Memory){.total = total, .free = used < total ? total - used : 0, .used = used};
   return SUCCESS;
@@ -146,7 +146,7 @@ API Result nvmlDeviceGetPowerUsage(const void *handle, unsigned *milliwatts) {
 
 API Result nvmlDeviceGetMaxClockInfo(const void *handle, int which, unsigned *megahertz) {
   INDEX_OR_RETURN(index, handle);
-  const Device *device = device_of(index);
+  const Device *device = device_at(index);
   if (which < CLOCK_GRAPHICS || which > CLOCK_VIDEO) return INVALID_ARGUMENT;
   *megahertz = (unsigned)(which == CLOCK_MEMORY ? device->memory_clock_khz : device->clock_khz) / 1000;
   return SUCCESS;
@@ -157,7 +157,7 @@ API Result nvmlDeviceGetClockInfo(const void *handle, int which, unsigned *megah
 
 API Result nvmlDeviceGetMemoryBusWidth(const void *handle, unsigned *bits) {
   INDEX_OR_RETURN(index, handle);
-  *bits = (unsigned)device_of(index)->memory_bus_bits;
+  *bits = (unsigned)device_at(index)->memory_bus_bits;
   return SUCCESS;
 }
 

@@ -60,8 +60,14 @@ typedef struct {
 
 /* The account of this job; without one it has no device. Never null. */
 Account *account(void);
-static inline const Device *device_of(int index) { return &account()->devices[index]; }
-static inline int num_devices(void) { return account()->num_devices; }
+
+/* A process sees the devices that CUDA_VISIBLE_DEVICES leaves it, by numbers of its own (visible.c). NVML sees all, by their places in
+ * the account. */
+int num_devices(void);
+int place_of(int index);
+int index_at(int place); /* -1 where this process does not see it */
+void forget_visible(void);
+static inline const Device *device_of(int index) { return &account()->devices[place_of(index)]; }
 static inline int cuda_major(void) { return account()->cuda_version / 1000; }
 
 /* Charge a device for this process; false where it would pass the device's memory. The context is charged first, once. */

@@ -110,11 +110,11 @@ API Error cudaDeviceGetP2PAttribute(int *value, int attribute, int device, int p
 
 API Error cudaDeviceGetPCIBusId(char *text, int room, int device) {
   if (device < 0 || device >= num_devices()) return failed(INVALID_DEVICE);
-  device_bus_address(device, text, room < 17 ? room : 16);
+  device_bus_address(place_of(device), text, room < 17 ? room : 16);
   return SUCCESS;
 }
 API Error cudaDeviceGetByPCIBusId(int *device, const char *text) {
-  *device = device_on_bus(text);
+  *device = index_at(device_on_bus(text));
   return *device < 0 ? failed(INVALID_DEVICE) : SUCCESS;
 }
 
@@ -210,7 +210,7 @@ typedef struct {
 #define FILL_COMMON(p, d, index)                                                                             \
   memset(p, 0, sizeof *(p));                                                                                 \
   snprintf((p)->name, sizeof(p)->name, "%s", (d)->name);                                                     \
-  device_uuid(index, (p)->uuid);                                                                             \
+  device_uuid(place_of(index), (p)->uuid);                                                                   \
   (p)->total_bytes = (d)->total_bytes, (p)->shared_per_block = 48 << 10, (p)->registers_per_block = 65536;   \
   (p)->warp_size = 32, (p)->pitch = INT32_MAX, (p)->threads_per_block = 1024;                                \
   (p)->block_size[0] = (p)->block_size[1] = 1024, (p)->block_size[2] = 64;                                   \
@@ -222,7 +222,8 @@ typedef struct {
   (p)->preempts = (p)->cooperative_launch = (p)->host_register = (p)->memory_pools = (p)->ipc_events = 1;    \
   (p)->texture_1d = 131072, (p)->texture_2d[0] = 131072, (p)->texture_2d[1] = 65536;                         \
   (p)->texture_3d[0] = (p)->texture_3d[1] = (p)->texture_3d[2] = 16384, (p)->surface_alignment = 512;        \
-  (p)->bus = device_bus(index), (p)->num_copy_engines = 2, (p)->memory_bus_bits = (d)->memory_bus_bits;      \
+  (p)->bus = device_bus(place_of(index)), (p)->num_copy_engines = 2;                                         \
+  (p)->memory_bus_bits = (d)->memory_bus_bits;                                                              \
   (p)->l2_bytes = (d)->l2_bytes, (p)->persisting_l2_bytes = (d)->l2_bytes / 4 * 3;                           \
   (p)->threads_per_sm = (d)->threads_per_sm, (p)->shared_per_sm = (size_t)(d)->shared_bytes_per_sm;          \
   (p)->registers_per_sm = 65536, (p)->shared_per_block_optin = (size_t)(d)->shared_bytes_per_sm - 1024;      \
