@@ -47,6 +47,7 @@ static bool release_the_dead(Account *all) {
 
 static void take_slot(void) {
   if (mapped == &no_account) return;
+  release_the_dead(mapped);
   for (int i = 0; i < MAX_PROCESSES; i++) {
     int32_t none = 0;
     if (atomic_compare_exchange_strong(&mapped->processes[i].pid, &none, (int32_t)getpid())) {
@@ -146,6 +147,7 @@ void uncharge(int index, size_t bytes) {
 }
 
 size_t free_bytes(int index) {
+  release_the_dead(account());
   const Device *device = device_of(index);
   uint64_t used = atomic_load(&device->used_bytes);
   return used < device->total_bytes ? device->total_bytes - used : 0;
