@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import dataclass
 
 from brim.devices import cpu, nvml
@@ -53,7 +54,9 @@ def check_fill(fill: float) -> None:
         raise InputError(f"fill is {fill!r}. Use a share of the memory above 0 and at most 1, e.g. 0.9.")
 
 
-def resolve(name: str, *, memory: str | int | None, fill: float, num_sharing: int = 1) -> Device:
+def resolve(
+    name: str, *, memory: str | int | None, fill: float, num_sharing: int = 1, in_process: bool = False
+) -> Device:
     """Return the device called `name`; `memory` replaces what is free on it now.
 
     Args:
@@ -61,6 +64,7 @@ def resolve(name: str, *, memory: str | int | None, fill: float, num_sharing: in
         memory: What each process may have in all.
         fill: The share of it that a peak may use.
         num_sharing: How many processes share what is free on the CPU.
+        in_process: Whether this process is the one that will be measured: what it holds of a GPU is its own to use.
     """
     check_fill(fill)
     if not isinstance(name, str):
@@ -83,17 +87,27 @@ def resolve(name: str, *, memory: str | int | None, fill: float, num_sharing: in
     gpu = gpus[index]
     return Device(
         name=f"cuda:{index}",
-        memory_bytes=min(memory_bytes or gpu.free_bytes, gpu.total_bytes),
+        memory_bytes=min(
+            memory_bytes or gpu.free_bytes + (_own_bytes(gpu, index) if in_process else 0), gpu.total_bytes
+        ),
         fill=fill,
         model=gpu.name,
     )
 
 
+def _own_bytes(gpu: nvml.Gpu, index: int) -> int:
+    """Return what this process holds of a GPU: as the driver says, or as far as torch's allocator knows."""
+    torch = sys.modules.get("torch")
+    if gpu.held_bytes is not None or torch is None or not torch.cuda.is_initialized():
+        return gpu.held_bytes or 0
+    return int(torch.cuda.memory_reserved(index))
+
+
 def resolve_ranks(
-    name: str, *, memory: str | int | None, fill: float, num_ranks: int
+    name: str, *, memory: str | int | None, fill: float, num_ranks: int, in_process: bool = False
 ) -> tuple[Device, tuple[int, ...]]:
     """Return the fullest device that ranks run on, and the limit of each rank: a CUDA device for every one of them."""
-    device = resolve(name, memory=memory, fill=fill, num_sharing=num_ranks)
+    device = resolve(name, memory=memory, fill=fill, num_sharing=num_ranks, in_process=in_process)
     if num_ranks == 1:
         return device, (device.limit_bytes,)
     if device.name == "cpu":

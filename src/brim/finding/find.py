@@ -139,7 +139,9 @@ def find(
     subject = Subject(workload, ranks=ranks, nodes=num_nodes, isolate=isolate)
     observer = observer or LogObserver()
     subject.check(listed, observer)
-    found_device, limits_bytes = resolve_ranks(device, memory=memory, fill=fill, num_ranks=subject.ranks)
+    found_device, limits_bytes = resolve_ranks(
+        device, memory=memory, fill=fill, num_ranks=subject.ranks, in_process=not isolate
+    )
     if found_device.is_more_than_there_is:
         observer.warn(
             f"The limit is {format_bytes(found_device.limit_bytes)}, more than this machine has: the kernel may end "

@@ -83,7 +83,7 @@ def find_executable_batch_size(
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
         _check_arguments(function, args)
-        found_device = resolve(device, memory=memory, fill=fill)
+        found_device = resolve(device, memory=memory, fill=fill, in_process=True)
         prober = LoopProber(lambda size: function(size, *args, **kwargs), found_device, kind=kind)
         label, sources = identity(function)
         ranks = Ranks()

@@ -241,7 +241,7 @@ class BatchSizeCallback(pl.Callback):
         return Bounds(cap=cap, start=min(now, cap))
 
     def _device(self, trainer: pl.Trainer) -> Device:
-        return resolve(str(trainer.strategy.root_device), memory=self._memory, fill=self._fill)
+        return resolve(str(trainer.strategy.root_device), memory=self._memory, fill=self._fill, in_process=True)
 
     def _search(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, prober: LoopProber, bounds: Bounds, device: Device,

@@ -81,7 +81,8 @@ class LengthGrouped:
             self.batch_size_per_gpu = size
             answer(group[:size], disable_tqdm=True)
 
-        device = resolve(str(self.device), memory=self.brim_memory, fill=self.brim_fill)  # type: ignore[attr-defined]
+        name_of_device = str(self.device)  # type: ignore[attr-defined]
+        device = resolve(name_of_device, memory=self.brim_memory, fill=self.brim_fill, in_process=True)
         logger = job_logger(self.rank)  # type: ignore[attr-defined]
         logger.info("%s: %d requests of up to %d tokens", name, len(group), longest)
         kind = "generate" if name == "generate_until" else "eval"

@@ -107,7 +107,8 @@ def fit_arguments(
     trainer = make_trainer(args)
     _check(trainer)
     ranks = Ranks()
-    job = _Job(make_trainer, args, resolve(device, memory=memory, fill=fill), steps, cache, ranks)
+    found_device = resolve(device, memory=memory, fill=fill, in_process=True)
+    job = _Job(make_trainer, args, found_device, steps, cache, ranks)
     plan = train = evaluation = generate = None
     if trainer.train_dataset is not None:
         if effective is None:

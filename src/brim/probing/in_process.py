@@ -47,6 +47,7 @@ class InProcessProber:
         race: Race | None = None,
     ) -> Outcome:
         """Run one probe in this process."""
+        meter = make_meter(self._device.name)  # starts CUDA, whose random generators are to be put back as well
         with restored():
             release_memory()
             result = run_trial(
@@ -54,7 +55,7 @@ class InProcessProber:
                 case,
                 microbatch,
                 steps=steps,
-                meter=make_meter(self._device.name),
+                meter=meter,
                 limit_bytes=self._device.limit_bytes,
                 race=race,
             )
