@@ -40,6 +40,9 @@ _NOT_SUPPORTED = {
     r"nvtx": 0,
 }
 _FUNCTION = re.compile("|".join(f"(?:{pattern})" for pattern in _NOT_SUPPORTED))
+# What Triton compiles on first use and links with the driver, and how it calls it.
+_COMPILED_LATER = "triton/backends/nvidia/driver.*"
+_CALL = re.compile(r"\b(cu[A-Z]\w+) *\(")
 # Asked for by name at run time, by whoever looks for a driver.
 _ALWAYS = ("libcuda.so.1", "libnvidia-ml.so.1")
 _ENTRY = struct.Struct("<120sq")
@@ -56,6 +59,8 @@ def make_stand_ins(torch_folder: Path, target: Path) -> list[Path]:
         for name in filter(_LIBRARY.fullmatch, library.needed):
             wanted.setdefault(name, set()).update(library.needed_versions.get(name, ()))
         functions.update(filter(_FUNCTION.match, library.symbols(defined=False)))
+    for path in torch_folder.parent.glob(_COMPILED_LATER):
+        functions.update(_CALL.findall(path.read_text(encoding="utf-8")))
     target.mkdir(parents=True, exist_ok=True)
     core = target / CORE
     core.write_bytes((built / CORE).read_bytes())

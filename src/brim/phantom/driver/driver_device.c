@@ -113,6 +113,10 @@ API Result cuCtxGetStreamPriorityRange(int *lowest, int *highest) {
   *lowest = 0, *highest = -5;
   return SUCCESS;
 }
+/* Their numbers and errors are the runtime's (runtime_device.c). */
+Result cudaDeviceGetLimit(size_t *value, int limit), cudaDeviceSetLimit(int limit, size_t value);
+API Result cuCtxGetLimit(size_t *value, int limit) { return cudaDeviceGetLimit(value, limit); }
+API Result cuCtxSetLimit(int limit, size_t value) { return cudaDeviceSetLimit(limit, value); }
 API Result cuCtxEnablePeerAccess(void *context, unsigned flags) {
   (void)context, (void)flags;
   return SUCCESS;
@@ -140,6 +144,18 @@ static Result describe(Result result, const char **text, bool by_name) {
 }
 API Result cuGetErrorString(Result result, const char **text) { return describe(result, text, false); }
 API Result cuGetErrorName(Result result, const char **text) { return describe(result, text, true); }
+
+/* The driver's log, which since CUDA 12.9 a callback may follow: a phantom logs nothing. */
+API Result cuLogsRegisterCallback(void *callback, void *data, void **handle) {
+  (void)callback, (void)data;
+  static char registered;
+  if (handle) *handle = &registered;
+  return SUCCESS;
+}
+API Result cuLogsUnregisterCallback(void *handle) {
+  (void)handle;
+  return SUCCESS;
+}
 
 /* ---- Functions by name ---- */
 

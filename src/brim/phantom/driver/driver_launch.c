@@ -120,14 +120,12 @@ API Result cuStreamWriteValue32_v2(void *stream, Address address, unsigned value
 API Result cuStreamWaitValue32_v2(void *stream, Address address, unsigned value, unsigned flags) {
   return cuStreamWriteValue32_v2(stream, address, value, flags);
 }
+/* Streams and their states are the runtime's (runtime_stream.c). */
+Result cudaStreamIsCapturing(void *stream, int *status);
+Result cudaStreamGetCaptureInfo_v2(void *stream, int *status, unsigned long long *id, void **graph, void **dependencies, size_t *count);
+API Result cuStreamIsCapturing(void *stream, int *status) { return cudaStreamIsCapturing(stream, status); }
 API Result cuStreamGetCaptureInfo_v2(void *stream, int *status, unsigned long long *id, void **graph, void **dependencies, size_t *count) {
-  (void)stream;
-  *status = 0;
-  if (id) *id = 0;
-  if (graph) *graph = NULL;
-  if (dependencies) *dependencies = NULL;
-  if (count) *count = 0;
-  return SUCCESS;
+  return cudaStreamGetCaptureInfo_v2(stream, status, id, graph, dependencies, count);
 }
 API Result cuProfilerStart(void) { return SUCCESS; }
 API Result cuProfilerStop(void) { return SUCCESS; }
