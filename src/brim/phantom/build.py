@@ -18,7 +18,8 @@ SOURCES = FOLDER / "driver"
 BUILT = FOLDER / "lib"
 CORE, NAME, ABSENT = "libbrim-phantom.so", "name-template.so", "absent-template.so"
 # What the templates are called before they get their real names; the patterns are replaced in place.
-NAME_PLACE, VERSION_PLACE = "NAME" * 32, "VERSION_" * 16
+NAME_PLACE = "NAME" * 32
+VERSION_PLACES = tuple(f"VERSION_{index}_" * 12 for index in range(4))
 _MACHINES = ("x86_64", "aarch64")
 _FLAGS = ("-std=gnu11", "-O2", "-g0", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra")
 _TEMPLATES = ("name.c", "absent.c")
@@ -41,12 +42,13 @@ def build(folder: Path = BUILT) -> list[Path]:
         made = Path(name)
         _compile(compiler, [*core, "-ldl", "-lpthread"], made / CORE, CORE)
         script = made / "version.map"
-        script.write_text(f"{VERSION_PLACE} {{ }};\n")
+        script.write_text("".join(f"{place} {{ }};\n" for place in VERSION_PLACES))
         needs_core = [f"-L{made}", "-Wl,--no-as-needed", f"-l:{CORE}", "-Wl,-rpath,$ORIGIN"]
-        named = [str(SOURCES / "name.c"), *needs_core, f"-Wl,--version-script={script}"]
-        _compile(compiler, named, made / NAME, NAME_PLACE)
         # The older kind of hash table, which can be written anew without knowing how large it will be.
         _compile(compiler, [str(SOURCES / "absent.c"), *needs_core, "-Wl,--hash-style=sysv"], made / ABSENT, ABSENT)
+        # Who looks for a function in a library of that name looks into those that it needs as well.
+        named = [str(SOURCES / "name.c"), *needs_core, f"-l:{ABSENT}", f"-Wl,--version-script={script}"]
+        _compile(compiler, named, made / NAME, NAME_PLACE)
         return [(made / each).replace(folder / each) for each in (CORE, NAME, ABSENT)]
 
 

@@ -16,8 +16,10 @@ _IDENT = b"\x7fELF\x02\x01"
 _LOAD, _DYNAMIC = 1, 2
 # Tags of the dynamic section.
 _NEEDED, _HASH, _STRTAB, _SYMTAB, _SONAME = 1, 4, 5, 6, 14
-_GNU_HASH, _VERDEF, _VERNEED = 0x6FFFFEF5, 0x6FFFFFFC, 0x6FFFFFFE
+_GNU_HASH, _VERSYM, _VERDEF, _VERNEED = 0x6FFFFEF5, 0x6FFFFFF0, 0x6FFFFFFC, 0x6FFFFFFE
 _SYMBOL = struct.Struct("<IBBHQQ")
+# Of a symbol's version; the other bit hides it.
+_VERSION_INDEX = 0x7FFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +54,23 @@ class SharedObject:
     def needed_versions(self) -> dict[str, list[str]]:
         """The versions of symbols that it wants of each library."""
         found: dict[str, list[str]] = {}
-        position = self._place(_VERNEED)
-        while position is not None:
-            _, count, file, first, following = struct.unpack_from("<HHIII", self._data, position)
-            versions, entry = [], position + first
-            for _ in range(count):
-                *_, name, step = struct.unpack_from("<IHHII", self._data, entry)
-                versions.append(self._string(name))
-                entry += step
-            found[self._string(file)] = versions
-            position = position + following if following else None
+        for library, version, _ in self._needed_versions():
+            found.setdefault(library, []).append(version)
         return found
 
-    def symbols(self, *, defined: bool) -> Iterator[str]:
-        """Yield the names of what it defines for others, or of what it wants of them."""
+    def wanted(self) -> Iterator[tuple[str, str | None]]:
+        """Yield the names of symbols that it wants of others, and the library of each where its version tells."""
+        libraries = {index: library for library, _, index in self._needed_versions()}
+        versions = self._place(_VERSYM)
+        for position, (name, section) in enumerate(self._symbols()):
+            if name and not section:
+                index = 0 if versions is None else struct.unpack_from("<H", self._data, versions + 2 * position)[0]
+                yield self._string(name), libraries.get(index & _VERSION_INDEX)
+
+    def defined(self) -> Iterator[str]:
+        """Yield the names of what it defines for others."""
         for name, section in self._symbols():
-            if name and bool(section) == defined:
+            if name and section:
                 yield self._string(name)
 
     def offset_of(self, symbol: str) -> int:
@@ -92,6 +95,18 @@ class SharedObject:
         if _HASH in renamed._tags:
             renamed._hash_symbols(made)
         return bytes(made)
+
+    def _needed_versions(self) -> Iterator[tuple[str, str, int]]:
+        """Yield a library, a version that is wanted of it, and the index by which symbols name that version."""
+        position = self._place(_VERNEED)
+        while position is not None:
+            _, count, file, first, following = struct.unpack_from("<HHIII", self._data, position)
+            entry = position + first
+            for _ in range(count):
+                _, _, index, name, step = struct.unpack_from("<IHHII", self._data, entry)
+                yield self._string(file), self._string(name), index
+                entry += step
+            position = position + following if following else None
 
     def _read_segments(self, kind: int) -> Iterator[_Segment]:
         (table,) = struct.unpack_from("<Q", self._data, 32)

@@ -19,7 +19,7 @@ from brim.phantom.account import MAX_DEVICES, Account, write_account
 from brim.phantom.card import card_of
 from brim.phantom.held import Held, read_held
 from brim.phantom.stand_ins import make_stand_ins
-from brim.phantom.torches import Torch, find_torch, why_unavailable
+from brim.phantom.torches import Torch, find_torch, why_unavailable, why_unfit
 
 # Names the folder to the driver (driver/account.c).
 VARIABLE = "BRIM_PHANTOM"
@@ -65,11 +65,11 @@ class Phantoms:
             torch: The torch that will run on them; None to look for it.
 
         Raises:
-            InputError: There is no torch with CUDA, this is no Linux, or brim lies there without its driver.
+            InputError: There is no torch with a CUDA that phantoms know, this is no Linux, or brim has no driver here.
         """
         if not 1 <= len(gpus) <= MAX_DEVICES:
             raise InputError(f"{len(gpus)} GPUs are asked for. A machine of phantoms has 1 to {MAX_DEVICES}.")
-        why_not = why_unavailable(words) if torch is None else None
+        why_not = why_unavailable(words) if torch is None else why_unfit(torch)
         if why_not is not None:
             raise InputError(why_not)
         self.torch = torch or find_torch(words)

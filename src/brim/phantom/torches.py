@@ -16,6 +16,8 @@ from brim.errors import InputError
 _ASK_SECONDS = 60
 _FIND = "import importlib.util as u; s = u.find_spec('torch'); print(s.origin if s and s.origin else '')"
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
+# Majors of CUDA whose interface phantoms have: structures differ from one to the next.
+OLDEST_CUDA, NEWEST_CUDA = 12, 13
 # What to do without CUDA.
 GET_CUDA = (
     "Use --engine trace, or install the CUDA build: `pip install torch` on Linux gives it, and with --no-deps it comes "
@@ -78,9 +80,20 @@ def why_unavailable(words: Sequence[str] = ()) -> str | None:
         torch = find_torch(words)
     except InputError as error:
         return str(error)
+    return why_unfit(torch)
+
+
+def why_unfit(torch: Torch) -> str | None:
+    """Return why a torch cannot run on phantoms, with what to do; None where it can."""
     if torch.cuda is None:
         return f"torch {torch.version} was built without CUDA, which a phantom GPU runs. {GET_CUDA}."
-    return None
+    if OLDEST_CUDA <= torch.cuda[0] <= NEWEST_CUDA:
+        return None
+    other = "brim" if torch.cuda[0] > NEWEST_CUDA else "torch"
+    return (
+        f"torch {torch.version} was built for CUDA {torch.cuda[0]}.{torch.cuda[1]}, and this brim's phantom GPUs are "
+        f"for CUDA {OLDEST_CUDA} and {NEWEST_CUDA}. Use a newer {other}, or --engine trace."
+    )
 
 
 def read_torch(folder: Path) -> Torch:

@@ -120,6 +120,10 @@ API Result cuStreamWriteValue32_v2(void *stream, Address address, unsigned value
 API Result cuStreamWaitValue32_v2(void *stream, Address address, unsigned value, unsigned flags) {
   return cuStreamWriteValue32_v2(stream, address, value, flags);
 }
+/* By its older name where the symbol is looked up. */
+API Result cuStreamWriteValue32(void *stream, Address address, unsigned value, unsigned flags) {
+  return cuStreamWriteValue32_v2(stream, address, value, flags);
+}
 /* Streams and their states are the runtime's (runtime_stream.c). */
 Result cudaStreamIsCapturing(void *stream, int *status);
 Result cudaStreamGetCaptureInfo_v2(void *stream, int *status, unsigned long long *id, void **graph, void **dependencies, size_t *count);
