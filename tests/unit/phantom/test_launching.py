@@ -32,7 +32,10 @@ def test_torch_sees_the_card_that_was_asked_for():
 def test_memory_is_counted_against_the_card_by_torch_s_own_allocator():
     done = run_on_phantom(
         "import torch\n"
-        "x = torch.empty(3 * 2**30, dtype=torch.uint8, device='cuda')\n"
+        "cpu = [torch.profiler.ProfilerActivity.CPU]\n"
+        "with torch.profiler.profile(activities=cpu, profile_memory=True) as profile:\n"
+        "    x = torch.empty(3 * 2**30, dtype=torch.uint8, device='cuda')\n"
+        "print(sum(event.self_device_memory_usage for event in profile.key_averages()))\n"
         "print(torch.cuda.memory_allocated(), torch.cuda.memory_reserved())\n"
         "free, total = torch.cuda.mem_get_info()\n"
         "print(total - free)\n"
@@ -42,7 +45,8 @@ def test_memory_is_counted_against_the_card_by_torch_s_own_allocator():
         "    print(error)\n",
         context=CONTEXT_BYTES,
     )
-    held, used, error = done.output.splitlines()
+    profiled, held, used, error = done.output.splitlines()
+    assert profiled == str(3 * GIB), "torch's own profiler hears of it too"
     assert held == f"{3 * GIB} {3 * GIB}"
     assert used == str(3 * GIB + CONTEXT_BYTES)
     assert "Tried to allocate 30.00 GiB" in error

@@ -83,9 +83,12 @@ enum { TORCH_CUDA = 1 };
 typedef void Report(void *, int64_t, size_t, size_t, TorchDevice);
 typedef void ReportRefused(int64_t, size_t, size_t, TorchDevice);
 
-static void *next_of(_Atomic(void *) *known, const char *name) {
+/* Python loads torch's libraries where no other sees them, so the linker has no next one: they are asked for by name. */
+static void *torch_function(_Atomic(void *) *known, const char *name) {
   void *found = atomic_load_explicit(known, memory_order_relaxed);
-  if (!found) atomic_store_explicit(known, found = dlsym(RTLD_NEXT, name), memory_order_relaxed);
+  if (found) return found;
+  void *library = dlopen("libc10.so", RTLD_LAZY | RTLD_NOLOAD);
+  if (library) atomic_store_explicit(known, found = dlsym(library, name), memory_order_relaxed);
   return found;
 }
 
@@ -104,23 +107,23 @@ static Usage *count_torch(TorchDevice device, size_t allocated, size_t reserved)
 
 API void report_memory(void *start, int64_t bytes, size_t allocated, size_t reserved, TorchDevice device) __asm__(REPORT);
 API void report_memory(void *start, int64_t bytes, size_t allocated, size_t reserved, TorchDevice device) {
-  static _Atomic(void *) next;
+  static _Atomic(void *) known;
   if (is_phantom(device)) {
     count_torch(device, allocated, reserved);
     note((uint64_t)start, bytes, device.index);
     if (bytes < 0) clear_released(start, (size_t)-bytes);
   }
-  Report *report = (Report *)next_of(&next, REPORT);
+  Report *report = (Report *)torch_function(&known, REPORT);
   if (report) report(start, bytes, allocated, reserved, device);
 }
 
 API void report_refused(int64_t bytes, size_t allocated, size_t reserved, TorchDevice device) __asm__(REPORT_REFUSED);
 API void report_refused(int64_t bytes, size_t allocated, size_t reserved, TorchDevice device) {
-  static _Atomic(void *) next;
+  static _Atomic(void *) known;
   if (is_phantom(device)) {
     atomic_store(&count_torch(device, allocated, reserved)->refused_by_torch_bytes, (uint64_t)bytes);
     note((uint64_t)bytes, 0, device.index);
   }
-  ReportRefused *report = (ReportRefused *)next_of(&next, REPORT_REFUSED);
+  ReportRefused *report = (ReportRefused *)torch_function(&known, REPORT_REFUSED);
   if (report) report(bytes, allocated, reserved, device);
 }
