@@ -12,7 +12,7 @@ TRITON := 3.7.1
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo browser test test-long test-phantom test-gpu check lint types imports benchmark benchmark-prediction
-.PHONY: benchmark-cudnn clean
+.PHONY: test-matrix benchmark-cudnn clean
 
 help:
 	@echo "make demo       run the main job on a built-in workload"
@@ -21,6 +21,7 @@ help:
 	@echo "make test-long  the tests that take long: many ranks, whole frameworks, new examples"
 	@echo "make test-phantom  the tests that need a CUDA device, on phantoms; part of make test"
 	@echo "make test-gpu   the same on a real one"
+	@echo "make test-matrix  one driver for many torches, on phantoms; downloads 3 GB, writes benchmarks/results/"
 	@echo "make benchmark  compare with the peers; writes benchmarks/results/"
 	@echo "make benchmark-prediction  hold predictions against memory that was measured; resumes where it stopped"
 	@echo "make benchmark-cudnn  ask cuDNN without a GPU what it chooses; downloads 700 MB"
@@ -82,6 +83,19 @@ test-long: $(VENV)/.installed-dev $(VENV)/.installed-cuda browser
 
 test-gpu: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m gpu $(or $(ARGS),$(GPU_TESTS))
+
+# CUDA builds of the oldest torch that brim promises, of the newest on the registry and of some between; each wheel alone,
+# with the Triton that it asks for. They share the pure Python packages of the environment.
+MATRIX ?= 2.4.0 2.6.0 2.9.1 $(TORCH) newest
+TORCHES := $(VENV)/matrix
+
+$(TORCHES)/%/.installed: | $(VENV)/.installed
+	$(PIP) install --quiet --no-deps --upgrade --target $(@D) "torch$(if $(filter newest,$*),,===$*)"
+	$(PIP) install --quiet --no-deps --target $(@D) "$$($(BIN)/python benchmarks/phantom_matrix.py triton $(@D))"
+	@touch $@
+
+test-matrix: $(foreach version,$(MATRIX),$(TORCHES)/$(version)/.installed)
+	$(BIN)/python benchmarks/phantom_matrix.py run $(foreach version,$(MATRIX),$(TORCHES)/$(version))
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -7,6 +7,7 @@ aten/src/ATen/autocast_mode.h; the cache of casted weights is torch's own and ne
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -42,6 +43,9 @@ _WIDEST = (
     "scatter_add",
 )
 _KEY = "AutocastCPU"
+# Newer torches want to hear that replacing a kernel is meant; older ones do not ask.
+_IS_ASKED = "allow_override" in inspect.signature(torch.library.Library.impl).parameters
+_REPLACING = {"allow_override": True} if _IS_ASKED else {}
 
 
 @contextmanager
@@ -107,7 +111,7 @@ def _register(library: Any) -> None:
         for name in names:
             for overload in _overloads(name):
                 if _can_replace(overload):
-                    library.impl(overload, make(overload), _KEY, allow_override=True)
+                    library.impl(overload, make(overload), _KEY, **_REPLACING)
 
 
 def _overloads(name: str) -> list[Any]:
