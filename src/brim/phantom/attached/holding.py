@@ -22,6 +22,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from brim.hooking.compiled import watch_compiled
 from brim.phantom.attached.ledger import Entry, Ledger, Phase, held, tag_of
 
 # How many entries are taken from the driver at once.
@@ -68,6 +69,7 @@ class Holding:
         register_module_forward_hook(self._on_leave, always_call=True)
         register_optimizer_step_pre_hook(self._on_optimizer)
         register_optimizer_step_post_hook(self._on_optimizer_done)
+        watch_compiled(self._on_enter, self._on_leave)
         torch.autograd.backward = self._watched(torch.autograd.backward)
         torch.autograd.grad = self._watched(torch.autograd.grad)
         os.register_at_fork(after_in_child=self._start_anew)

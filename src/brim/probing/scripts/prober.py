@@ -105,7 +105,7 @@ class CommandProber:
         seen = max(record.rows for record in ended.worked), max(record.elements for record in ended.worked)
         before = self._seen.setdefault(case, {})
         for smaller, (rows, elements) in before.items():
-            if smaller < microbatch and seen[0] <= rows and seen[1] <= elements:
+            if smaller < microbatch and seen[0] <= rows and seen[1] <= elements and rows:
                 detail = (
                     f"the model saw no more at microbatch {microbatch} than at {smaller}: {rows} samples at once. "
                     f"If the data or a setting of the script ends there, pass --cap {max(rows, 1)}."

@@ -28,7 +28,9 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from brim.devices.meter import Meter, make_meter
 from brim.findings import Verdict
+from brim.hooking.compiled import watch_compiled
 from brim.probing.scripts.generation import GenerateWatch
+from brim.probing.scripts.graphs import ReplayWatch
 from brim.probing.scripts.records import write_record
 from brim.probing.scripts.tally import Tally
 from brim.probing.sources import imported_sources
@@ -54,6 +56,7 @@ class Witness:
         self._device_name: str = settings["device"]
         self._limits_bytes: list[int] = settings["limits_bytes"]
         self._generation = GenerateWatch(self._end_step)
+        self._replays = ReplayWatch(self._end_step, is_outside=lambda: not self._depth and not self._backward_depth)
         self._start_anew()
 
     def _start_anew(self) -> None:
@@ -69,6 +72,8 @@ class Witness:
         register_module_forward_pre_hook(self._on_enter)
         register_module_forward_hook(self._on_leave, always_call=True)
         register_optimizer_step_post_hook(self._on_optimizer_step)
+        watch_compiled(self._on_enter, self._on_leave)
+        self._replays.attach()
         # Tensor.backward looks both up here at every call.
         torch.autograd.backward = self._watched(torch.autograd.backward)
         torch.autograd.grad = self._watched(torch.autograd.grad)
@@ -142,7 +147,12 @@ class Witness:
         return next(module.parameters(), None) is not None
 
     def _on_optimizer_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if self._meter is not None and self._tally.add_optimizer_step(id(optimizer)):
+        device = optimizer.param_groups[0]["params"][0].device
+        if self._meter is None and _is_rank():
+            self._begin(device)  # the model's calls were not seen: they are inside a compiled function
+        if self._meter is None or not self._replays.counts(device):
+            return
+        if self._tally.add_optimizer_step(id(optimizer)):
             self._end_step()
 
     def _watched(self, run: Callable[..., Any]) -> Callable[..., Any]:
