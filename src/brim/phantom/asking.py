@@ -16,7 +16,7 @@ _NAME = r"lib({})([-.][0-9a-f]{{8,}})?\.so(\.[\d.]+)?"
 _LIBRARY = re.compile(
     _NAME.format(
         r"cuda|cudart|cublas|cublasLt|cudnn\w*|cufft\w*|cufile\w*|cupti|curand|cusolver\w*|cusparse\w*|nccl|nvidia-ml"
-        r"|nvJitLink|nvrtc[\w-]*|nvshmem\w*|nvToolsExt|nvtx\w*"
+        r"|nvJitLink|nvjpeg|nvrtc[\w-]*|nvshmem\w*|nvToolsExt|nvtx\w*|npp\w*|nvcuvid|nvidia-encode"
     )
 )
 # Perhaps a newer one, where it is not installed.
@@ -35,6 +35,7 @@ _NOT_SUPPORTED = {
     r"cusparse": 10,
     r"nccl": 3,
     r"nvJitLink|nvrtc|nvshmem\w*": 1,
+    r"nvjpeg[A-Z]": 9,
     r"nvml": 3,
     r"nvtx": 0,
 }
