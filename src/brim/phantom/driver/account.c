@@ -22,6 +22,9 @@ static Account *mapped;
 static int events = -1;
 static bool has_context[MAX_DEVICES], has_any_context, is_bad_fork;
 static pthread_mutex_t context_lock = PTHREAD_MUTEX_INITIALIZER;
+/* Managed memory of this process: all, and what of it lies on the device, as long as nothing else needs its place. */
+static size_t managed_bytes[MAX_DEVICES], resident_bytes[MAX_DEVICES];
+static pthread_mutex_t managed_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t opened = PTHREAD_ONCE_INIT;
 Process *this_process = &no_account.processes[0];
 
@@ -64,6 +67,7 @@ static void after_fork(void) {
   if (!is_bad_fork) forget_visible();
   this_process = &no_account.processes[0];
   pthread_mutex_init(&context_lock, NULL);
+  pthread_mutex_init(&managed_lock, NULL);
 }
 
 static void release_at_exit(void) {
@@ -114,11 +118,24 @@ static bool charge_counters(Device *device, Usage *usage, size_t bytes) {
   return true;
 }
 
-static bool charge_or_reap(int place, size_t bytes) {
+/* Move managed memory to the host until a request fits; false where there is none to move. */
+static bool evict(int index, size_t wanted) {
+  pthread_mutex_lock(&managed_lock);
+  size_t room = free_bytes(index), lacking = wanted > room ? wanted - room : 0;
+  size_t moved = lacking < resident_bytes[index] ? lacking : resident_bytes[index];
+  resident_bytes[index] -= moved;
+  if (moved) uncharge(index, moved);
+  pthread_mutex_unlock(&managed_lock);
+  return moved > 0;
+}
+
+static bool charge_or_reap(int index, size_t bytes) {
+  int place = place_of(index);
   Device *device = &mapped->devices[place];
   Usage *usage = &this_process->devices[place];
   if (charge_counters(device, usage, bytes)) return true;
   if (release_the_dead(mapped) && charge_counters(device, usage, bytes)) return true;
+  if (evict(index, bytes) && charge_counters(device, usage, bytes)) return true;
   atomic_store(&usage->refused_bytes, bytes);
   atomic_fetch_add(&usage->num_refused, 1);
   return false;
@@ -130,7 +147,7 @@ bool use_device(int index) {
   int place = place_of(index);
   pthread_mutex_lock(&context_lock);
   if (this_process == &no_account.processes[0]) take_slot();
-  bool is_there = has_context[place] || (has_context[place] = charge_or_reap(place, mapped->devices[place].context_bytes));
+  bool is_there = has_context[place] || (has_context[place] = charge_or_reap(index, mapped->devices[place].context_bytes));
   has_any_context |= is_there;
   pthread_mutex_unlock(&context_lock);
   return is_there;
@@ -138,12 +155,32 @@ bool use_device(int index) {
 
 bool forked_after_use(void) { return is_bad_fork; }
 
-bool charge(int index, size_t bytes) { return use_device(index) && charge_or_reap(place_of(index), bytes); }
+bool charge(int index, size_t bytes) { return use_device(index) && charge_or_reap(index, bytes); }
 
 void uncharge(int index, size_t bytes) {
   int place = place_of(index);
   atomic_fetch_sub(&mapped->devices[place].used_bytes, bytes);
   atomic_fetch_sub(&this_process->devices[place].used_bytes, bytes);
+}
+
+bool charge_managed(int index, size_t bytes) {
+  if (!use_device(index)) return false;
+  pthread_mutex_lock(&managed_lock);
+  int place = place_of(index);
+  size_t room = free_bytes(index), fitting = bytes < room ? bytes : room;
+  managed_bytes[index] += bytes;
+  if (charge_counters(&mapped->devices[place], &this_process->devices[place], fitting)) resident_bytes[index] += fitting;
+  pthread_mutex_unlock(&managed_lock);
+  return true;
+}
+
+void uncharge_managed(int index, size_t bytes) {
+  pthread_mutex_lock(&managed_lock);
+  managed_bytes[index] -= bytes;
+  size_t gone = resident_bytes[index] > managed_bytes[index] ? resident_bytes[index] - managed_bytes[index] : 0;
+  resident_bytes[index] -= gone;
+  uncharge(index, gone);
+  pthread_mutex_unlock(&managed_lock);
 }
 
 size_t free_bytes(int index) {

@@ -26,7 +26,7 @@ __attribute__((constructor)) static void survive_forks(void) { pthread_atfork(NU
 /* torch's blocks begin at multiples of 512 bytes. */
 static Known **bucket_of(uint64_t address) { return &buckets[(address >> 9) * 0x9e3779b97f4a7c15ull >> 52]; }
 
-static Known **place_of(uint64_t address) {
+static Known **slot_of(uint64_t address) {
   Known **place = bucket_of(address);
   while (*place && (*place)->address != address) place = &(*place)->next;
   return place;
@@ -36,7 +36,7 @@ static Known **place_of(uint64_t address) {
 API int brim_values_get(uint64_t address) {
   if (!atomic_load_explicit(&num_known, memory_order_relaxed)) return 0;
   pthread_mutex_lock(&lock);
-  Known *known = *place_of(address);
+  Known *known = *slot_of(address);
   int state = known ? known->state : 0;
   pthread_mutex_unlock(&lock);
   return state;
@@ -45,7 +45,7 @@ API int brim_values_get(uint64_t address) {
 /* Values were written at an address, or are known of it without; `bytes` is 0 where nothing was written. */
 API void brim_values_set(uint64_t address, size_t bytes, int state) {
   pthread_mutex_lock(&lock);
-  Known **place = place_of(address);
+  Known **place = slot_of(address);
   if (!*place && state) {
     *place = calloc(1, sizeof **place);
     if (*place) {
@@ -61,7 +61,7 @@ API void brim_values_set(uint64_t address, size_t bytes, int state) {
 void forget_known(const char *start) {
   if (!atomic_load_explicit(&num_known, memory_order_relaxed)) return;
   pthread_mutex_lock(&lock);
-  Known **place = place_of((uint64_t)start), *known = *place;
+  Known **place = slot_of((uint64_t)start), *known = *place;
   if (known) {
     *place = known->next;
     free(known);

@@ -105,6 +105,10 @@ static bool charge_shared(int device, size_t bytes) {
 }
 
 static void uncharge_block(const Entry *entry) {
+  if (entry->kind == MANAGED_MEMORY) {
+    uncharge_managed(entry->device, entry->bytes);
+    return;
+  }
   if (entry->bytes >= SHARES_PAGES_BELOW) {
     uncharge(entry->device, entry->bytes);
     return;
@@ -116,9 +120,11 @@ static void uncharge_block(const Entry *entry) {
 
 static void *allocate_charged(int device, size_t bytes, MemoryKind kind) {
   if (!bytes) return NULL;
-  bool shares = bytes < SHARES_PAGES_BELOW;
+  bool is_managed = kind == MANAGED_MEMORY, shares = bytes < SHARES_PAGES_BELOW && !is_managed;
   size_t rounded = shares ? ROUND_UP(bytes, SMALLEST) : ROUND_UP(bytes, DEVICE_PAGE);
-  if (rounded < bytes || !(shares ? charge_shared(device, rounded) : charge(device, rounded))) return NULL;
+  if (rounded < bytes) return NULL;
+  bool is_charged = is_managed ? charge_managed(device, rounded) : shares ? charge_shared(device, rounded) : charge(device, rounded);
+  if (!is_charged) return NULL;
   Entry entry = {.bytes = rounded, .mapped_bytes = ROUND_UP(rounded, PAGE), .kind = kind, .device = device};
   void *start = take(entry, shares ? PAGE : DEVICE_PAGE);
   if (!start) {

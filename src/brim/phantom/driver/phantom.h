@@ -73,6 +73,8 @@ static inline int cuda_major(void) { return account()->cuda_version / 1000; }
 /* Charge a device for this process; false where it would pass the device's memory. The context is charged first, once. */
 bool charge(int device, size_t bytes);
 void uncharge(int device, size_t bytes);
+bool charge_managed(int device, size_t bytes); /* what does not fit lies in the host's memory */
+void uncharge_managed(int device, size_t bytes);
 bool use_device(int device); /* make this process's context there; false where not even that fits */
 bool forked_after_use(void); /* CUDA does not survive a fork: nothing works in the child */
 size_t free_bytes(int device);
