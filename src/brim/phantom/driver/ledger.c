@@ -72,6 +72,15 @@ static void raise_to(_Atomic uint64_t *peak, uint64_t value) {
   while (value > known && !atomic_compare_exchange_weak(peak, &known, value)) {}
 }
 
+void note_pooled(void *start, int64_t bytes, int device) {
+  Usage *usage = &this_process->devices[device];
+  uint64_t allocated = atomic_fetch_add(&usage->allocated_bytes, (uint64_t)bytes) + (uint64_t)bytes;
+  raise_to(&usage->allocated_peak_bytes, allocated);
+  raise_to(&usage->reserved_peak_bytes, ROUND_UP(allocated, 2 * MIB));
+  note((uint64_t)start, bytes, device);
+  if (bytes < 0) clear_released(start, (size_t)-bytes);
+}
+
 /* ---- torch's two functions ---- */
 
 typedef struct {

@@ -19,6 +19,7 @@ typedef struct {
   size_t bytes, mapped_bytes;
   MemoryKind kind;
   int device;
+  bool shares_pages;
 } Entry;
 
 static Entry *entries; /* sorted by their starts */
@@ -109,7 +110,7 @@ static void uncharge_block(const Entry *entry) {
     uncharge_managed(entry->device, entry->bytes);
     return;
   }
-  if (entry->bytes >= SHARES_PAGES_BELOW) {
+  if (!entry->shares_pages) {
     uncharge(entry->device, entry->bytes);
     return;
   }
@@ -118,14 +119,14 @@ static void uncharge_block(const Entry *entry) {
   uncharge(entry->device, before - ROUND_UP(shared_bytes[entry->device], DEVICE_PAGE));
 }
 
-static void *allocate_charged(int device, size_t bytes, MemoryKind kind) {
+static void *allocate_charged(int device, size_t bytes, MemoryKind kind, bool shares) {
   if (!bytes) return NULL;
-  bool is_managed = kind == MANAGED_MEMORY, shares = bytes < SHARES_PAGES_BELOW && !is_managed;
+  bool is_managed = kind == MANAGED_MEMORY;
   size_t rounded = shares ? ROUND_UP(bytes, SMALLEST) : ROUND_UP(bytes, DEVICE_PAGE);
   if (rounded < bytes) return NULL;
   bool is_charged = is_managed ? charge_managed(device, rounded) : shares ? charge_shared(device, rounded) : charge(device, rounded);
   if (!is_charged) return NULL;
-  Entry entry = {.bytes = rounded, .mapped_bytes = ROUND_UP(rounded, PAGE), .kind = kind, .device = device};
+  Entry entry = {.bytes = rounded, .mapped_bytes = ROUND_UP(rounded, PAGE), .kind = kind, .device = device, .shares_pages = shares};
   void *start = take(entry, shares ? PAGE : DEVICE_PAGE);
   if (!start) {
     pthread_rwlock_wrlock(&lock);
@@ -135,8 +136,11 @@ static void *allocate_charged(int device, size_t bytes, MemoryKind kind) {
   return start;
 }
 
-void *allocate_device(int device, size_t bytes) { return allocate_charged(device, bytes, DEVICE_MEMORY); }
-void *allocate_managed(int device, size_t bytes) { return allocate_charged(device, bytes, MANAGED_MEMORY); }
+void *allocate_device(int device, size_t bytes) {
+  return allocate_charged(device, bytes, DEVICE_MEMORY, bytes < SHARES_PAGES_BELOW);
+}
+void *allocate_pooled(int device, size_t bytes) { return allocate_charged(device, bytes, DEVICE_MEMORY, true); }
+void *allocate_managed(int device, size_t bytes) { return allocate_charged(device, bytes, MANAGED_MEMORY, false); }
 
 static void count_pinned(size_t bytes, bool more) {
   if (!more) {

@@ -100,6 +100,7 @@ typedef struct {
 } Block;
 
 void *allocate_device(int device, size_t bytes); /* null where it does not fit */
+void *allocate_pooled(int device, size_t bytes); /* the same from a pool, whose blocks share pages */
 void *allocate_pinned(size_t bytes);
 void *allocate_managed(int device, size_t bytes);
 bool release_block(void *start, MemoryKind kind); /* false where no block of that kind starts there */
@@ -115,6 +116,9 @@ void clear_released(char *start, size_t bytes); /* a tensor of torch has died th
 void note_written(char *start, size_t bytes);
 void forget_known(const char *start); /* known.c */
 API void brim_remark(const char *kind, const char *text); /* account.c */
+
+/* A block of a pool is handed out, or taken back where `bytes` are negative: torch does not tell its profiler (ledger.c). */
+void note_pooled(void *start, int64_t bytes, int device);
 
 /* The device that is current in this thread, as cudaSetDevice says. */
 extern _Thread_local int current_device;

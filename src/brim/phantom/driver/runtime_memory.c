@@ -142,19 +142,27 @@ typedef struct {
 } Pool;
 static Pool pools[MAX_DEVICES];
 
+static Error allocate_from_pool(void **start, size_t bytes, int device) {
+  *start = NULL;
+  Error error = check_device(device);
+  if (error != SUCCESS || !bytes) return error;
+  *start = allocate_pooled(device, bytes);
+  if (!*start) return failed(MEMORY_ALLOCATION);
+  note_pooled(*start, (int64_t)find_block(*start).bytes, device);
+  return SUCCESS;
+}
 API Error cudaMallocAsync(void **start, size_t bytes, Stream *stream) {
   (void)stream;
-  return cudaMalloc(start, bytes);
+  return allocate_from_pool(start, bytes, current_device);
 }
 API Error cudaMallocFromPoolAsync(void **start, size_t bytes, Pool *pool, Stream *stream) {
-  int before = current_device;
-  if (pool) current_device = pool->device;
-  Error error = cudaMallocAsync(start, bytes, stream);
-  current_device = before;
-  return error;
+  (void)stream;
+  return allocate_from_pool(start, bytes, pool ? pool->device : current_device);
 }
 API Error cudaFreeAsync(void *start, Stream *stream) {
   (void)stream;
+  Block block = find_block(start);
+  if (block.kind == DEVICE_MEMORY && block.start == start) note_pooled(start, -(int64_t)block.bytes, block.device);
   return cudaFree(start);
 }
 API Error cudaDeviceGetDefaultMemPool(Pool **pool, int device) {
