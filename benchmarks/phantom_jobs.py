@@ -1,342 +1,316 @@
-"""Small jobs that each use one part of torch's CUDA, run by phantom_matrix.py on a phantom with every torch.
+"""Jobs as people write them, in torch alone: what `phantom_peers.py` runs on every stand-in for a GPU.
 
-python phantom_jobs.py NAME ...      # a line of JSON when each begins, and one when it has ended
+    python benchmarks/phantom_jobs.py gpt --batch_size 12      # ends with a line of torch's own peaks
+
+They know nothing of brim. `gpt` is nanoGPT's model and loop in words of our own: the same operations in the same order.
 """
 
 from __future__ import annotations
 
-import gc
+import argparse
 import json
-import os
-import sys
-import tempfile
+import resource
+import time
 from collections.abc import Callable
 
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.checkpoint import checkpoint
-from torch.utils.data import DataLoader, TensorDataset
+_BEGAN = time.monotonic()
 
-MIB = 2**20
-# Of an error's message.
-MOST_LETTERS = 300
-WIDTH, HEADS, TOKENS, VOCABULARY, BATCH = 256, 4, 256, 8_192, 8
+import torch  # noqa: E402  its import is a part of what a job costs
+from torch import Tensor, nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+DEVICE = "cuda"
+NUM_STEPS = 3
+# GPT-2: layers, width, heads, vocabulary (padded to a multiple of 64), tokens.
+LAYERS, WIDTH, HEADS, VOCABULARY, TOKENS = 12, 768, 12, 50_304, 1024
+ACCUMULATION = 2
+
+Step = Callable[[], object]
+
+
+class Norm(nn.Module):
+    """A layer norm without a bias."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise the last dimension."""
+        return F.layer_norm(x, self.weight.shape, self.weight, None, 1e-5)
 
 
 class Block(nn.Module):
-    """A layer of a GPT."""
+    """Attention and a feed-forward net, each behind a norm."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.norm, self.parts, self.out = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.feed = nn.Sequential(
-            nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)
-        )
+        self.attention_norm = Norm(WIDTH)
+        self.attention, self.out = nn.Linear(WIDTH, 3 * WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
+        self.feed_norm = Norm(WIDTH)
+        self.grow, self.shrink = nn.Linear(WIDTH, 4 * WIDTH, bias=False), nn.Linear(4 * WIDTH, WIDTH, bias=False)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Attend, then feed forward."""
-        parts = self.parts(self.norm(x)).view(*x.shape[:2], 3, HEADS, -1).permute(2, 0, 3, 1, 4)
-        x = x + self.out(F.scaled_dot_product_attention(*parts, is_causal=True).transpose(1, 2).reshape(x.shape))
-        return x + self.feed(x)
+    def forward(self, x: Tensor) -> Tensor:
+        """Add what each part makes of its input."""
+        x = x + self._attend(self.attention_norm(x))
+        return x + self._feed(self.feed_norm(x))
+
+    def _attend(self, x: Tensor) -> Tensor:
+        query, key, value = (
+            part.view(*x.shape[:2], HEADS, -1).transpose(1, 2) for part in self.attention(x).split(WIDTH, dim=2)
+        )
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return self.out(mixed.transpose(1, 2).contiguous().view(x.shape))
+
+    def _feed(self, x: Tensor) -> Tensor:
+        return self.shrink(F.gelu(self.grow(x)))
 
 
 class Gpt(nn.Module):
-    """A small GPT."""
+    """GPT-2, its head tied to its embedding."""
 
-    def __init__(self, *, checkpoints: bool = False) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.embed, self.head = nn.Embedding(VOCABULARY, WIDTH), nn.Linear(WIDTH, VOCABULARY, bias=False)
-        self.blocks = nn.ModuleList(Block() for _ in range(4))
-        self.checkpoints = checkpoints
+        self.embed, self.place = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(TOKENS, WIDTH)
+        self.blocks, self.norm = nn.ModuleList(Block() for _ in range(LAYERS)), Norm(WIDTH)
+        self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+        self.embed.weight = self.head.weight
 
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return the loss of predicting the same tokens."""
-        x = self.embed(ids)
+    def forward(self, ids: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the logits and the loss."""
+        positions = torch.arange(ids.shape[1], device=ids.device)
+        # Both have names, so that both live until the end.
+        embedded, placed = self.embed(ids), self.place(positions)
+        x = embedded + placed
         for block in self.blocks:
-            x = checkpoint(block, x, use_reentrant=False) if self.checkpoints else block(x)
-        return F.cross_entropy(self.head(x).flatten(0, 1), ids.flatten())
+            x = block(x)
+        x = self.norm(x)
+        logits = self.head(x)
+        return logits, F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1), ignore_index=-1)
 
 
-def tokens() -> torch.Tensor:
-    """Return a batch."""
-    return torch.randint(0, VOCABULARY, (BATCH, TOKENS)).cuda()
+def _texts(size: int, vocabulary: int, tokens: int) -> Callable[[], tuple[Tensor, Tensor]]:
+    def draw() -> tuple[Tensor, Tensor]:
+        both = (torch.randint(0, vocabulary, (size, tokens)) for _ in range(2))
+        ids, targets = (each.pin_memory().to(DEVICE, non_blocking=True) for each in both)
+        return ids, targets
+
+    return draw
 
 
-def train(model: nn.Module, dtype: torch.dtype | None = None, *, steps: int = 3, **how: bool) -> None:
-    """Train for some steps; in 16 bits with a scaler, in bfloat16 without."""
-    optimizer = torch.optim.AdamW(model.parameters(), **how)
-    scaler = torch.amp.GradScaler("cuda", enabled=dtype is torch.float16)
-    for _ in range(steps):
-        with torch.autocast("cuda", dtype or torch.bfloat16, enabled=dtype is not None):
-            loss = model(tokens())
+def gpt(size: int) -> Step:
+    """Train GPT-2 with bfloat16 autocast, two microbatches a step, after an evaluation of one batch of each split."""
+    model, draw = Gpt().to(DEVICE), _texts(size, VOCABULARY, TOKENS)
+    groups = [[p for p in model.parameters() if (p.dim() > 1) is decays] for decays in (True, False)]
+    decay = ({"params": group, "weight_decay": 0.1 * (group is groups[0])} for group in groups)
+    optimizer = torch.optim.AdamW(decay, lr=6e-4, betas=(0.9, 0.95), fused=True)
+    context = torch.autocast(DEVICE, torch.bfloat16)
+    batch = draw()
+    # What a step leaves behind lives until the next one has its own.
+    kept: list[Tensor] = []
+    model.eval()
+    _evaluate(model, draw, context)
+    model.train()
+
+    def step() -> None:
+        nonlocal batch
+        for _ in range(ACCUMULATION):
+            with context:
+                kept[:] = model(*batch)
+                kept[1] = kept[1] / ACCUMULATION
+            batch = draw()
+            kept[1].backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        kept[1].item()
+
+    return step
+
+
+@torch.no_grad()
+def _evaluate(model: nn.Module, draw: Callable[[], tuple[Tensor, Tensor]], context: torch.autocast) -> None:
+    for _ in range(2):
+        batch = draw()
+        with context:
+            made = model(*batch)
+        made[1].item()
+
+
+def evaluate(size: int) -> Step:
+    """Run GPT-2 forward without gradients in bfloat16."""
+    model, draw = Gpt().to(DEVICE, torch.bfloat16).eval(), _texts(size, VOCABULARY, TOKENS)
+
+    @torch.no_grad()
+    def step() -> None:
+        model(*draw())[1].item()
+
+    return step
+
+
+class Bottleneck(nn.Module):
+    """The block of a ResNet-50."""
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        shapes = ((inputs, width, 1, 1), (width, width, 3, stride), (width, 4 * width, 1, 1))
+        self.parts = nn.ModuleList(_convolution(*shape) for shape in shapes)
+        same = inputs == 4 * width and stride == 1
+        self.skip = nn.Identity() if same else _convolution(inputs, 4 * width, 1, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add the input to what three convolutions make of it."""
+        made = F.relu(self.parts[1](F.relu(self.parts[0](x), inplace=True)), inplace=True)
+        return F.relu(self.parts[2](made) + self.skip(x), inplace=True)
+
+
+def _convolution(inputs: int, outputs: int, kernel: int, stride: int) -> nn.Sequential:
+    convolution = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False)
+    return nn.Sequential(convolution, nn.BatchNorm2d(outputs))
+
+
+def conv(size: int) -> Step:
+    """Train a ResNet-50 with float16 autocast and a scaler."""
+    blocks, inputs = [], 64
+    for index, count in enumerate((3, 4, 6, 3)):
+        for position in range(count):
+            blocks.append(Bottleneck(inputs, 64 << index, 2 if index and not position else 1))
+            inputs = 256 << index
+    stem = nn.Sequential(_convolution(3, 64, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1))
+    head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, 1000))
+    model = nn.Sequential(stem, *blocks, head).to(DEVICE)
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), torch.amp.GradScaler(DEVICE)
+
+    def step() -> None:
+        images, labels = torch.rand(size, 3, 224, 224).to(DEVICE), torch.randint(0, 1000, (size,)).to(DEVICE)
+        with torch.autocast(DEVICE, torch.float16):
+            loss = F.cross_entropy(model(images), labels)
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
-    loss.item()
+
+    return step
 
 
-def properties() -> None:
-    """What the device says of itself."""
-    said = torch.cuda.get_device_properties(0)
-    assert (said.major, said.minor, said.multi_processor_count) == (8, 6, 82), said
-    assert "3090" in torch.cuda.get_device_name(0)
-    free, total = torch.cuda.mem_get_info()
-    assert 0 < free <= total == said.total_memory
-    assert torch.backends.cudnn.version() // 10_000 == 9
-    assert torch.cuda.nccl.version() >= (2, 20)
-    torch.ones(1, device="cuda")
+class Adapted(nn.Module):
+    """A frozen linear layer with a product of two narrow ones beside it."""
+
+    def __init__(self, inputs: int, outputs: int, rank: int) -> None:
+        super().__init__()
+        self.base = nn.Linear(inputs, outputs, bias=False).requires_grad_(False)
+        self.down, self.up = nn.Linear(inputs, rank, bias=False), nn.Linear(rank, outputs, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add both."""
+        return self.base(x) + self.up(self.down(x))
 
 
-def linear_algebra() -> None:
-    """Products of every kind that cuBLAS has for torch."""
-    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64):
-        a = torch.ones(4, 64, 64, device="cuda", dtype=dtype)
-        _ = a @ a, a[0] @ a[0], torch.addmm(a[0], a[0], a[0]), a[0] @ a[0, 0], torch.dot(a[0, 0], a[0, 0])
-    torch.nn.functional.linear(a.real.half()[0], a.real.half()[0], a.real.half()[0, 0])
-    torch._int_mm(torch.ones(32, 32, device="cuda", dtype=torch.int8), torch.ones(32, 32, device="cuda").char())
+class DecoderBlock(nn.Module):
+    """A block of a Llama with grouped keys; queries and values have adapters."""
+
+    def __init__(self, width: int, heads: int, groups: int, hidden: int) -> None:
+        super().__init__()
+        self.width, self.heads, self.groups = width // heads, heads, groups
+        self.norms = nn.ModuleList(nn.RMSNorm(width).requires_grad_(False) for _ in range(2))
+        keys = groups * self.width
+        self.query, self.value = Adapted(width, width, 16), Adapted(width, keys, 16)
+        frozen = ((width, keys), (width, width), (width, hidden), (width, hidden), (hidden, width))
+        layers = (nn.Linear(*shape, bias=False).requires_grad_(False) for shape in frozen)
+        self.key, self.out, self.gate, self.grow, self.shrink = layers
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add attention and the gated net."""
+        normed = self.norms[0](x)
+        query, key, value = (
+            layer(normed).view(*x.shape[:2], -1, self.width).transpose(1, 2)
+            for layer in (self.query, self.key, self.value)
+        )
+        key, value = (each.repeat_interleave(self.heads // self.groups, dim=1) for each in (key, value))
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).reshape(x.shape))
+        normed = self.norms[1](x)
+        return x + self.shrink(F.silu(self.gate(normed)) * self.grow(normed))
 
 
-def operators() -> None:
-    """Kernels that ask for room of their own: sorting, scans, selections."""
-    x = torch.randn(1000, 100, device="cuda")
-    x.sort(), x.topk(5), x.cumsum(0), x.argsort(descending=True), x.median(), x.std(), x.softmax(-1)
-    torch.randperm(10_000, device="cuda"), torch.bincount(x.long().flatten(), minlength=8), torch.histc(x)
-    F.embedding_bag(x.long().clamp(0, 9), torch.ones(10, 8, device="cuda"))
-    x.scatter_add(0, x.long().clamp(0, 9), x), x.index_select(0, torch.arange(5, device="cuda"))
+def _adapters(size: int, *, shape: tuple[int, ...], vocabulary: int, tokens: int, builds_there: bool) -> Step:
+    layers, *sizes = shape
+    was = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    with torch.device(DEVICE if builds_there else "cpu"):
+        embed = nn.Embedding(vocabulary, sizes[0]).requires_grad_(False)
+        blocks = nn.ModuleList(DecoderBlock(*sizes) for _ in range(layers))
+        head = nn.Linear(sizes[0], vocabulary, bias=False).requires_grad_(False)
+    torch.set_default_dtype(was)
+    model = nn.ModuleList([embed, blocks, head]).to(DEVICE)
+    optimizer = torch.optim.AdamW([each for each in model.parameters() if each.requires_grad])
+
+    def step() -> None:
+        ids = torch.randint(0, vocabulary, (size, tokens)).to(DEVICE)
+        x = embed(ids)
+        for block in blocks:
+            x = checkpoint(block, x, use_reentrant=False)
+        F.cross_entropy(head(x).flatten(0, 1).float(), ids.flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
 
 
-def sampling() -> None:
-    """Random draws that check their weights."""
-    torch.multinomial(torch.rand(8, 100, device="cuda").softmax(-1), 1)
-    torch.bernoulli(torch.rand(100, device="cuda"))
+def lora(size: int) -> Step:
+    """Train adapters on a decoder of 1.1 billion parameters, checkpointed, in bfloat16."""
+    return _adapters(size, shape=(22, 2048, 32, 4, 5632), vocabulary=32_000, tokens=1024, builds_there=True)
 
 
-def convolutions() -> None:
-    """A conv net, forward and backward, also with channels last and in 16 bits."""
-    for channels_last in (False, True):
-        layers = (nn.Conv2d(3, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 64, 3, stride=2))
-        net = nn.Sequential(*layers, nn.ConvTranspose2d(64, 8, 2, stride=2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-        shape = torch.channels_last if channels_last else torch.contiguous_format
-        net = net.cuda().to(memory_format=shape)
-        for dtype in (torch.float32, torch.float16):
-            with torch.autocast("cuda", dtype, enabled=dtype is not torch.float32):
-                x = torch.randn(8, 3, 64, 64).cuda().to(memory_format=shape)
-                net(x).sum().backward()
-    nn.Conv1d(4, 8, 3).cuda()(torch.randn(2, 4, 32).cuda()).sum().backward()
-    nn.Conv3d(4, 8, 3).cuda()(torch.randn(2, 4, 8, 8, 8).cuda()).sum().backward()
-    torch.backends.cudnn.benchmark = True
-    nn.Conv2d(3, 8, 3).cuda()(torch.randn(2, 3, 32, 32).cuda()).sum().backward()
-    torch.backends.cudnn.benchmark = False
+def lora8b(size: int) -> Step:
+    """Train adapters on a decoder of 8 billion parameters with 2,048 tokens, initialised on the device."""
+    return _adapters(size, shape=(32, 4096, 32, 8, 14336), vocabulary=128_256, tokens=2048, builds_there=True)
 
 
-def recurrent() -> None:
-    """An LSTM and a GRU of two layers with dropout, whole and packed."""
-    for kind in (nn.LSTM, nn.GRU):
-        net = kind(64, 128, num_layers=2, dropout=0.1, batch_first=True, bidirectional=True).cuda()
-        x = torch.randn(8, 30, 64).cuda()
-        net(x)[0].sum().backward()
-        net(nn.utils.rnn.pack_padded_sequence(x, torch.arange(30, 22, -1), batch_first=True))[0].data.sum().backward()
+def lora8b_host(size: int) -> Step:
+    """Do the same, initialised on the CPU and moved to the device."""
+    return _adapters(size, shape=(32, 4096, 32, 8, 14336), vocabulary=128_256, tokens=2048, builds_there=False)
 
 
-def attention(backend: SDPBackend) -> Callable[[], None]:
-    """Return a job of one kind of attention."""
+def lstm(size: int) -> Step:
+    """Train a language model of two LSTM layers in float32."""
+    embed, cells, head = nn.Embedding(10_000, 650), nn.LSTM(650, 650, 2, dropout=0.5), nn.Linear(650, 10_000)
+    model = nn.ModuleList([embed, cells, head]).to(DEVICE)
+    optimizer = torch.optim.Adam(model.parameters())
 
-    def attend() -> None:
-        parts = [torch.randn(4, 8, 256, 64, device="cuda", dtype=torch.float16, requires_grad=True) for _ in range(3)]
-        with sdpa_kernel(backend):
-            F.scaled_dot_product_attention(*parts, is_causal=True).sum().backward()
+    def step() -> None:
+        ids = torch.randint(0, 10_000, (70, size)).to(DEVICE)
+        made, _ = cells(embed(ids))
+        F.cross_entropy(head(made).flatten(0, 1), ids.flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
 
-    return attend
-
-
-def optimizers() -> None:
-    """Optimizers by loops, for many tensors at once, and fused."""
-    for how in ({"foreach": False}, {"foreach": True}, {"fused": True}):
-        train(nn.Sequential(Gpt()).cuda(), steps=2, **how)
-
-
-def loader() -> None:
-    """Workers that fill pinned batches."""
-    data = TensorDataset(torch.randn(64, 100))
-    batches = [x.to("cuda", non_blocking=True) for (x,) in DataLoader(data, 16, num_workers=2, pin_memory=True)]
-    assert len(batches) == 4
-    assert torch.equal(torch.cat([each.cpu() for each in batches]), data.tensors[0])
+    return step
 
 
-def streams() -> None:
-    """Streams, events and memory that crosses between them."""
-    side, done = torch.cuda.Stream(), torch.cuda.Event(enable_timing=True)
-    started = torch.cuda.Event(enable_timing=True)
-    started.record()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        x = torch.randn(1000, 1000, device="cuda") @ torch.randn(1000, 1000, device="cuda")
-        done.record()
-    x.record_stream(torch.cuda.current_stream())
-    torch.cuda.current_stream().wait_event(done)
-    torch.cuda.synchronize()
-    assert done.query()
-    started.elapsed_time(done)
-
-
-def graphs() -> None:
-    """A training step that is captured and replayed."""
-    net, x = nn.Linear(512, 512).cuda(), torch.randn(64, 512, device="cuda")
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        net(x).sum().backward()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        loss = net(x).sum()
-        loss.backward()
-    for _ in range(3):
-        graph.replay()
-    torch.cuda.make_graphed_callables(nn.Linear(512, 512).cuda(), (x,))(x).sum().backward()
-
-
-def out_of_memory() -> None:
-    """A request that is refused, and work that goes on after it."""
-    try:
-        torch.empty(80 * 2**30, dtype=torch.uint8, device="cuda")
-    except torch.cuda.OutOfMemoryError as error:
-        assert "80.00 GiB" in str(error)  # noqa: PT017  not a test of pytest
-    else:
-        raise AssertionError("80 GiB fitted")
-    torch.ones(MIB, device="cuda")
-
-
-def snapshot() -> None:
-    """The record that torch keeps of its memory."""
-    torch.cuda.memory._record_memory_history(max_entries=1000)
-    x = torch.empty(5 * MIB, device="cuda")
-    found = torch.cuda.memory._snapshot()
-    torch.cuda.memory._record_memory_history(enabled=None)
-    assert sum(segment["allocated_size"] for segment in found["segments"]) >= x.nbytes
-    assert any(entry["size"] >= x.nbytes for trace in found["device_traces"] for entry in trace)
-
-
-def profiler() -> None:
-    """What torch's profiler hears of memory."""
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
-        x = torch.empty(5 * MIB, device="cuda")
-        y = torch.empty(MIB)
-    events = profile.key_averages()
-    assert sum(event.self_device_memory_usage for event in events) == x.nbytes
-    assert sum(event.self_cpu_memory_usage for event in events) >= y.nbytes
-
-
-def allocator() -> None:
-    """Training by the allocator that the environment chooses, with tensors that grow."""
-    train(Gpt().cuda(), torch.bfloat16)
-    for size in range(1, 200, 20):
-        torch.empty(size * MIB, device="cuda")
-    torch.cuda.empty_cache()
-
-
-def compiled() -> None:
-    """A net by torch.compile, forward and backward, by Triton's kernels."""
-    net = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.LayerNorm(256), nn.Linear(256, 8)).cuda()
-    run = torch.compile(net)
-    for _ in range(3):
-        run(torch.randn(32, 64, device="cuda")).square().mean().backward()
-
-
-def _ranks() -> int:
-    rank = int(os.environ["LOCAL_RANK"])
-    torch.cuda.set_device(rank)
-    dist.init_process_group("nccl")
-    return rank
-
-
-def ddp() -> None:
-    """Training by two processes that share gradients."""
-    rank = _ranks()
-    train(nn.parallel.DistributedDataParallel(Gpt().cuda(), device_ids=[rank]), torch.bfloat16)
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-def fsdp2() -> None:
-    """Training by two processes that share parameters."""
-    from torch.distributed.fsdp import fully_shard
-
-    _ranks()
-    model = Gpt().cuda()
-    for block in model.blocks:
-        fully_shard(block)
-    train(fully_shard(model), torch.bfloat16)
-    dist.destroy_process_group()
-
-
-JOBS: dict[str, Callable[[], None]] = {
-    "properties": properties,
-    "train-float32": lambda: train(Gpt().cuda()),
-    "train-bfloat16": lambda: train(Gpt().cuda(), torch.bfloat16),
-    "train-float16": lambda: train(Gpt().cuda(), torch.float16),
-    "linear-algebra": linear_algebra,
-    "operators": operators,
-    "sampling": sampling,
-    "convolutions": convolutions,
-    "recurrent": recurrent,
-    "attention-flash": attention(SDPBackend.FLASH_ATTENTION),
-    "attention-efficient": attention(SDPBackend.EFFICIENT_ATTENTION),
-    "attention-math": attention(SDPBackend.MATH),
-    "checkpointing": lambda: train(Gpt(checkpoints=True).cuda(), torch.bfloat16),
-    "optimizers": optimizers,
-    "loader": loader,
-    "streams": streams,
-    "graphs": graphs,
-    "out-of-memory": out_of_memory,
-    "snapshot": snapshot,
-    "profiler": profiler,
-    "allocator": allocator,
-    "compiled": compiled,
-    "ddp": ddp,
-    "fsdp2": fsdp2,
+JOBS: dict[str, Callable[[int], Step]] = {
+    job.__name__: job for job in (gpt, evaluate, conv, lora, lora8b, lora8b_host, lstm)
 }
 
 
-def run(name: str) -> dict[str, object]:
-    """Run a job; return what failed, or the peaks that torch counted."""
-    torch.cuda.reset_peak_memory_stats()
-    try:
-        JOBS[name]()
-        torch.cuda.synchronize()
-        peaks = {
-            "allocated_bytes": torch.cuda.max_memory_allocated(),
-            "reserved_bytes": torch.cuda.max_memory_reserved(),
-        }
-        return {"job": name, "failed": None, **peaks}
-    except Exception as error:  # noqa: BLE001  whatever fails is what is asked
-        said = " ".join(line.strip() for line in str(error).splitlines() if line.strip())
-        return {"job": name, "failed": f"{type(error).__name__}: {said[:MOST_LETTERS]}"}
-    finally:
-        gc.collect()
-        torch.cuda.empty_cache()
-
-
 def main() -> None:
-    """Run the jobs that are named, in this process."""
-    torch.manual_seed(0)
-    is_first = os.environ.get("RANK", "0") == "0"
-    with tempfile.TemporaryDirectory() as folder:
-        # What is compiled for one torch must not be taken for another's.
-        os.environ.update(TORCHINDUCTOR_CACHE_DIR=f"{folder}/inductor", TRITON_CACHE_DIR=f"{folder}/triton")
-        for name in sys.argv[1:]:
-            if is_first:
-                print(json.dumps({"began": name}), flush=True)
-            told = run(name)
-            if is_first:
-                print(json.dumps(told), flush=True)
-            elif told["failed"]:
-                sys.exit(str(told["failed"]))
+    """Run a job for a few steps and print what torch says that it took."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("job", choices=JOBS)
+    parser.add_argument("--batch_size", type=int, required=True)
+    parser.add_argument("--steps", type=int, default=NUM_STEPS)
+    options = parser.parse_args()
+    step = JOBS[options.job](options.batch_size)
+    for _ in range(options.steps):
+        step()
+    said = {
+        "allocated_bytes": torch.cuda.max_memory_allocated(),
+        "reserved_bytes": torch.cuda.max_memory_reserved(),
+        "seconds": round(time.monotonic() - _BEGAN, 2),
+        "host_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+    }
+    print(json.dumps(said))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from brim.phantom.account import Usage
 
 HERE = Path(__file__).parent
 RESULT = HERE / "results" / "phantom-matrix.json"
-JOBS = HERE / "phantom_jobs.py"
+JOBS = HERE / "phantom_matrix_jobs.py"
 SCRIPT = HERE.parent / "tests" / "scripts" / "gpt.py"
 GPU = "rtx-3090"
 TIMEOUT_SECONDS = 300
