@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import torch
 
-_library = torch.library.Library("torchvision", "DEF")
-for _schema in (
-    "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-):
-    _library.define(_schema)
+if torch.version.cuda is None:
+    _library = torch.library.Library("torchvision", "DEF")
+    for _schema in (
+        "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+        "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    ):
+        _library.define(_schema)
 
-import timm  # noqa: E402  it imports torchvision, which needs the operators above
-import torchvision  # noqa: E402  needs the operators above
+import timm
+import torchvision
 
 __all__ = ["timm", "torchvision"]

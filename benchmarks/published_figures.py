@@ -1,0 +1,93 @@
+"""What the rows of a set of `published.py` add up to."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from published_sets import PublishedSet
+
+Row = dict[str, Any]
+UNDER = -0.05
+
+
+def summarize(chosen: PublishedSet, results: Sequence[Row]) -> Row:
+    """Return the errors of the phantom, and of the trace and others beside it."""
+    done = [result for result in results if "problem" not in result]
+    summary: Row = {"num_rows": len(results), "num_failed": len(results) - len(done)}
+    summary["torch"] = sorted({result["torch"] for result in done})
+    brackets = [result for result in done if "fits_batch" in result]
+    if brackets:
+        return summary | _summarize_brackets(brackets)
+    pairs = [(result, measured) for result in done if (measured := chosen.measured(result["row"])) is not None]
+    phantom = [_error(result[chosen.compared], measured) for result, measured in pairs]
+    summary |= {"phantom": _errors(phantom)}
+    if refused := [result for result in done if chosen.measured(result["row"]) is None]:
+        summary["oom"] = {"num_rows": len(refused), "num_right": sum(not result["fits"] for result in refused)}
+    traced = [(result, measured) for result, measured in pairs if result.get("trace")]
+    traced = [(result, measured) for result, measured in traced if "problem" not in result["trace"]]
+    if traced:
+        summary |= {"trace": _errors([_error(each["trace"][chosen.compared], bytes_) for each, bytes_ in traced])}
+        summary |= _summarize_cudnn([pair for pair in traced if pair[0]["row"].get("family") == "cnn"])
+        language = [pair for pair in pairs if pair[0]["row"].get("family") == "transformer"]
+        summary["phantom_of_transformers"] = _errors([_error(each[chosen.compared], of) for each, of in language])
+    return summary
+
+
+def _summarize_cudnn(pairs: Sequence[tuple[Row, float]]) -> Row:
+    """Return what the term of cuDNN's workspaces, as the trace has it, takes from the phantom's error on conv nets."""
+    if not pairs:
+        return {}
+    terms = [result["trace"]["reserved_bytes"] - result["trace"]["reserved_without_cudnn_bytes"] for result, _ in pairs]
+    alone = [_error(result["reserved_bytes"], measured) for result, measured in pairs]
+    joined = [
+        _error(result["reserved_bytes"] + term, measured) for (result, measured), term in zip(pairs, terms, strict=True)
+    ]
+    # What is left after the term is what neither explains: an upper bound on other workspaces, and modules loaded late.
+    return {
+        "phantom_of_cnns": _errors(alone),
+        "phantom_of_cnns_with_cudnn_term": _errors(joined),
+        "cudnn_term": {
+            "num_rows_with_it": sum(term > 0 for term in terms),
+            "share_of_absolute_error": round(1 - sum(map(abs, joined)) / sum(map(abs, alone)), 3),
+            "largest_share_of_memory": round(max(term / of for (_, of), term in zip(pairs, terms, strict=True)), 3),
+            "left_over": [round(min(joined), 3), round(max(joined), 3)],
+        },
+    }
+
+
+def _summarize_brackets(brackets: Sequence[Row]) -> Row:
+    fitted = [result["fits_batch"]["fits"] for result in brackets]
+    closed = [result for result in brackets if "fails_batch" in result]
+    inside = [result["fits_batch"]["fits"] and not result["fails_batch"]["fits"] for result in closed]
+    return {
+        "num_bracketed": len(closed),
+        "share_inside": round(sum(inside) / max(1, len(inside)), 3),
+        "num_too_small": fitted.count(False),
+        "num_too_large": sum(result["fails_batch"]["fits"] for result in closed),
+    }
+
+
+def _error(predicted: float, measured: float) -> float:
+    return predicted / measured - 1
+
+
+def _errors(errors: Sequence[float]) -> Row:
+    return {
+        "num_rows": len(errors),
+        "median_error": round(statistics.median(map(abs, errors)), 5) if errors else None,
+        "worst_error": round(max(map(abs, errors), default=0), 5),
+        "mean_signed_error": round(statistics.fmean(errors), 5) if errors else None,
+        "num_under_by_5_percent": sum(error < UNDER for error in errors),
+    }
+
+
+def headline(summary: Row) -> str:
+    """Return the last line of a run."""
+    if "num_bracketed" in summary:
+        share, count = summary["share_inside"], summary["num_bracketed"]
+        return f"{share:.1%} of {count} brackets met, {summary['num_too_large']} answers too large"
+    told = summary["phantom"]
+    under = told["num_under_by_5_percent"]
+    return f"median error {told['median_error'] or 0:.2%} on {told['num_rows']} rows, {under} under by more than 5%"
