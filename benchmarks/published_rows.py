@@ -92,6 +92,23 @@ def prepare_timm() -> Callable[[Row], Row]:
     return run_both
 
 
+def prepare_models(name: str) -> Callable[[Row], Row]:
+    """Return what trains the models of a set, which counts its peaks from where it says so itself."""
+    import torch
+
+    import published_models
+
+    def run_one(row: Row) -> Row:
+        fits = True
+        try:
+            getattr(published_models, name)(row)
+        except torch.OutOfMemoryError:
+            fits = False
+        return {"fits": fits, **peaks()}
+
+    return run_one
+
+
 def run(workload_class: Any, case: Row, size: int, *, steps: int) -> Row:
     """Run a workload and return torch's peaks; `fits` is False where memory ran out."""
     import torch
@@ -146,6 +163,8 @@ SETS: dict[str, Callable[[], Callable[[Row], Row]]] = {
     "xmem": prepare_xmem,
     "xmem-trace": prepare_xmem_trace,
     "timm": prepare_timm,
+    "qwen-sft": functools.partial(prepare_models, "qwen"),
+    "litgpt": functools.partial(prepare_models, "litgpt"),
 }
 
 

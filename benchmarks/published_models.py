@@ -1,0 +1,138 @@
+"""The models of `qwen-sft.csv` and `litgpt-a100.csv`, trained as their notes say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+DEVICE = "cuda:0"
+Row = dict[str, Any]
+# Sizes of the text models by name: hidden and intermediate. Source: their public `config.json`.
+QWEN_SIZES = {"0.8B": (1024, 3584), "2B": (2048, 6144)}
+ADAPTER_RANK, ADAPTER_ALPHA = 8, 16
+# The longest text of the Alpaca data by the name of the model, in tokens. Source: litgpt's resource tables.
+ALPACA_TOKENS = {"phi-1.5": 1044, "StableLM Alpha": 1034, "Llama 2": 1304, "Falcon": 1079}
+LITGPT_NAMES = {
+    ("phi-1.5", "1.3 B"): "phi-1_5",
+    ("StableLM Alpha", "3 B"): "stablelm-base-alpha-3b",
+    ("Llama 2", "7 B"): "Llama-2-7b-hf",
+    ("Llama 2", "13 B"): "Llama-2-13b-hf",
+    ("Falcon", "40 B"): "falcon-40b",
+}
+# What a microbatch leaves lives on through the next one.
+LITGPT_MICROBATCHES = 2
+# How many positions of the logits are made and compared at once.
+LITGPT_CHUNK = 128
+
+
+def qwen(row: Row) -> None:
+    """Run one optimizer step; peaks are counted from the loaded model on."""
+    from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
+
+    hidden, intermediate = QWEN_SIZES[row["model"]]
+    config = Qwen3_5TextConfig(
+        hidden_size=hidden,
+        intermediate_size=intermediate,
+        num_hidden_layers=24,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        linear_num_value_heads=16,
+        tie_word_embeddings=True,
+        use_cache=False,
+    )
+    model: Any = _in_bfloat16(lambda: Qwen3_5ForCausalLM(config))
+    if row["method"].startswith("lora"):
+        from peft import LoraConfig, get_peft_model
+
+        adapters = LoraConfig(
+            r=ADAPTER_RANK,
+            lora_alpha=ADAPTER_ALPHA,
+            lora_dropout=0.0,
+            bias="none",
+            task_type="CAUSAL_LM",
+            target_modules="all-linear",
+        )
+        model = get_peft_model(model, adapters)
+    if row["checkpointing"] == "1":
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        if row["method"].startswith("lora"):
+            model.enable_input_require_grads()
+    model.train().to(DEVICE)
+    _check_trainable(model, row)
+    tokens, accumulation = int(row["seq_len"]), int(row["accumulation"])
+    batches = [_qwen_batch(config.vocab_size, tokens) for _ in range(accumulation)]
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], foreach=False)
+    torch.cuda.reset_peak_memory_stats()
+    for index, batch in enumerate(batches, start=1):
+        outputs = model(**batch, use_cache=False)
+        loss = outputs.loss / accumulation
+        loss.backward()
+        if index < accumulation:
+            del outputs, loss
+    optimizer.step()
+
+
+def _qwen_batch(vocabulary: int, tokens: int) -> Row:
+    ids = torch.randint(100, vocabulary, (1, tokens))
+    labels = ids.clone()
+    labels[:, : tokens // 2] = -100
+    positions = torch.arange(tokens).view(1, 1, tokens).expand(3, 1, tokens).clone()
+    batch = {"input_ids": ids, "labels": labels, "position_ids": positions}
+    return {name: each.to(DEVICE) for name, each in batch.items()}
+
+
+def litgpt(row: Row) -> None:
+    """Train as litgpt's scripts of October 2023 do, on their own model: the longest text first, then another."""
+    import importlib
+
+    kind = row["command"].removeprefix("finetune_")
+    module = importlib.import_module(f"lit_gpt.{kind}")
+    settings = {"r": ADAPTER_RANK, "alpha": ADAPTER_ALPHA, "dropout": 0.05, "to_query": True, "to_value": True}
+    name = LITGPT_NAMES[row["model"], row["size"]]
+    config = module.Config.from_name(name=name, **(settings if kind == "lora" else {}))
+    model = _in_bfloat16(lambda: module.GPT(config))
+    mark = "mark_only_lora_as_trainable" if kind == "lora" else "mark_only_adapter_as_trainable"
+    if kind == "adapter_v2":
+        from lit_gpt.adapter_v2 import mark_only_adapter_v2_as_trainable
+
+        mark_only_adapter_v2_as_trainable(model)
+    else:
+        getattr(module, mark)(model)
+    _check_trainable(model, row)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=3e-4, weight_decay=0.01)
+    size, tokens = int(row["microbatch"]), ALPACA_TOKENS[row["model"]]
+    model.max_seq_length = tokens
+    torch.cuda.reset_peak_memory_stats()
+    for _ in range(LITGPT_MICROBATCHES):
+        ids = torch.randint(0, config.vocab_size, (size, tokens)).pin_memory().to(DEVICE)
+        logits = model(ids, lm_head_chunk_size=LITGPT_CHUNK)
+        logits[-1] = logits[-1][..., :-1, :]
+        (_loss_of_chunks(logits, ids[..., 1:]) / LITGPT_MICROBATCHES).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def _loss_of_chunks(logits: list[torch.Tensor], targets: torch.Tensor) -> torch.Tensor:
+    from lit_gpt.utils import chunked_cross_entropy
+
+    loss: torch.Tensor = chunked_cross_entropy(logits, targets)
+    return loss
+
+
+def _in_bfloat16(make: Any) -> Any:
+    """Return a model that is made on the device in bfloat16."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with torch.device(DEVICE):
+            return make()
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _check_trainable(model: torch.nn.Module, row: Row) -> None:
+    """Raise where the model is not the one that was measured."""
+    count = sum(each.numel() for each in model.parameters() if each.requires_grad)
+    if count != int(row["num_trainable_params"]):
+        raise ValueError(f"{count} parameters are trained, {row['num_trainable_params']} were")
