@@ -16,11 +16,14 @@ from unittest import mock
 import torch
 from torch.utils._pytree import tree_map
 
-_LOWER_PRECISION = ("addmv", "addr", "mv", "prelu", "einsum", "chain_matmul", "linalg_multi_dot")
+_LOWER_PRECISION_NAMES = """
+addmv addr mv prelu einsum chain_matmul linalg_multi_dot lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell
+"""
+_LOWER_PRECISION = tuple(_LOWER_PRECISION_NAMES.split())
 _FLOAT32_NAMES = """
 acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow softplus
-layer_norm native_layer_norm group_norm frobenius_norm nuclear_norm norm renorm dist pdist cdist logsumexp
-cosine_similarity poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d nll_loss_nd hinge_embedding_loss kl_div
+layer_norm native_layer_norm rms_norm group_norm frobenius_norm nuclear_norm norm renorm dist pdist cdist logsumexp
+cosine_similarity poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div
 l1_loss smooth_l1_loss huber_loss mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss
 triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits
 upsample_nearest1d _upsample_nearest_exact1d upsample_nearest2d _upsample_nearest_exact2d upsample_nearest3d
@@ -41,11 +44,13 @@ _WIDEST = (
     "grid_sampler",
     "index_put",
     "scatter_add",
+    "tensordot",
 )
 _KEY = "AutocastCPU"
 # Newer torches want to hear that replacing a kernel is meant; older ones do not ask.
 _IS_ASKED = "allow_override" in inspect.signature(torch.library.Library.impl).parameters
 _REPLACING = {"allow_override": True} if _IS_ASKED else {}
+_KEYS = ("CPU", "CUDA")
 
 
 @contextmanager
@@ -102,6 +107,10 @@ def _dtype_in(get_dtype: Callable[[str], torch.dtype]) -> Callable[[str], torch.
 
 
 def _register(library: Any) -> None:
+    on_cpu, on_cuda = (set(torch._C._dispatch_get_registrations_for_dispatch_key(f"Autocast{key}")) for key in _KEYS)
+    # What the CPU's autocast casts and CUDA's does not runs as it is: torch itself says which operators each knows.
+    for name in sorted(on_cpu - on_cuda):
+        library.impl(name.removeprefix("aten::"), torch.library.fallthrough_kernel, _KEY, **_REPLACING)
     for names, make in (
         (_LOWER_PRECISION, _in_low_precision),
         (_FLOAT32, _in_float32),
@@ -110,7 +119,7 @@ def _register(library: Any) -> None:
     ):
         for name in names:
             for overload in _overloads(name):
-                if _can_replace(overload):
+                if str(overload._name).removesuffix(".default") in on_cuda and _can_replace(overload):
                     library.impl(overload, make(overload), _KEY, **_REPLACING)
 
 
@@ -120,12 +129,6 @@ def _overloads(name: str) -> list[Any]:
     if packet is None:
         return []
     return [getattr(packet, overload) for overload in packet.overloads() if only in ("", overload)]
-
-
-def _can_replace(overload: Any) -> bool:
-    """Leave out variants that write into an argument or take names: autocast leaves them alone too."""
-    schema = overload._schema
-    return not schema.is_mutable and not any("Dimname" in str(argument.type) for argument in schema.arguments)
 
 
 def _without_autocast(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

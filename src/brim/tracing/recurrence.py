@@ -127,7 +127,11 @@ def _run(name: str, *args: Any) -> Any:
 
 
 def _autocast_dtype() -> torch.dtype | None:
-    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+    """Return what autocast makes of arguments: float16, whichever type is asked for.
+
+    Source: `_cudnn_rnn_cast_reflatten` in ATen/native/cudnn/RNN.cpp.
+    """
+    return torch.float16 if torch.is_autocast_enabled("cpu") else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
