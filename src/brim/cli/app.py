@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 import brim
-from brim.cli import demo, find, gpus, history, plan, predict, report, sweep, watch
+from brim.cli import demo, find, gpus, history, phantom, plan, predict, report, sweep, watch
 from brim.errors import BrimError
 
 INTERRUPTED = 130
@@ -31,10 +31,12 @@ app = typer.Typer(
 )
 app.command("find")(find.command)
 app.command("predict")(predict.command)
+# What follows the first word that is no option belongs to the job.
+_OF_A_JOB = {"allow_interspersed_args": False}
+app.command("phantom", context_settings=_OF_A_JOB)(phantom.command)
 app.add_typer(plan.app, name="plan")
 app.add_typer(sweep.app, name="sweep")
-# What follows the first word that is no option belongs to the job.
-app.command("watch", context_settings={"allow_interspersed_args": False})(watch.command)
+app.command("watch", context_settings=_OF_A_JOB)(watch.command)
 app.command("report")(report.command)
 app.command("gpus")(gpus.command)
 app.command("demo")(demo.command)

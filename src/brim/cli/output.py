@@ -157,10 +157,10 @@ def print_error(error: BrimError) -> None:
     console.print(Text.assemble(("Error: ", "bold red"), str(error)))
 
 
-def results_console() -> Console:
+def results_console(*, stderr: bool = False) -> Console:
     """Return standard output; a file or a pipe has no width of its own, so a table gets what it needs there."""
-    console = Console()
-    return console if console.is_terminal else PlainConsole()
+    console = Console(stderr=stderr)
+    return console if console.is_terminal else PlainConsole(stderr=stderr)
 
 
 class _LogFormat(logging.Formatter):

@@ -14,10 +14,10 @@ _GAP = 2
 
 
 class PlainConsole(Console):
-    """Standard output that is a pipe or a file."""
+    """Standard output, or standard error, that is a pipe or a file."""
 
-    def __init__(self) -> None:
-        super().__init__(width=_WIDTH)
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(width=_WIDTH, stderr=stderr)
         self._has_written = False
 
     def print(self, *objects: Any, **options: Any) -> None:

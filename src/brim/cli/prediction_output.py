@@ -74,8 +74,9 @@ def _print_details(console: Console, prediction: PhantomPrediction, microbatch: 
     console.print(memory_table(prediction, sizes, has_colors=has_colors, width=console.width))
     held = prediction.breakdown(shown)
     if any(held.values()):
-        console.print(legend(held, shown, has_colors=has_colors))
-        console.print(modules_table(prediction.largest_modules(shown), shown, total_bytes=sum(held.values())))
+        console.print(legend(held, f"At {shown:,}", has_colors=has_colors))
+        heading = f"holds at the peak of {shown:,}"
+        console.print(modules_table(prediction.largest_modules(shown), heading, total_bytes=sum(held.values())))
 
 
 def say_failures(failures: Sequence[BaseException]) -> None:
@@ -104,8 +105,9 @@ def _print_prediction(console: Console, prediction: Predicted, microbatch: int |
     for remark in remarks(prediction, is_searched=microbatch is None, read=read):
         console.print(Text(remark))
     held = prediction.breakdown(shown)
-    console.print(legend(held, shown, has_colors=has_colors))
-    console.print(modules_table(prediction.largest_modules(shown), shown, total_bytes=sum(held.values())))
+    console.print(legend(held, f"At {shown:,}", has_colors=has_colors))
+    heading = f"holds at the peak of {shown:,}"
+    console.print(modules_table(prediction.largest_modules(shown), heading, total_bytes=sum(held.values())))
     advice = prediction.remedy(shown)
     if advice is not None:
         lacks = f"lacks {format_bytes(prediction.missing_bytes(shown))}"

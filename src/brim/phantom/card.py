@@ -86,7 +86,7 @@ def card_of(gpu: Gpu, *, cuda: tuple[int, int], context: int | None = None) -> C
         InputError: It is no NVIDIA GPU.
     """
     if gpu.is_amd:
-        raise InputError(f"{gpu.name} runs ROCm, and phantoms are CUDA GPUs. Use --engine trace.")
+        raise InputError(f"{gpu.name} runs ROCm, and phantoms are CUDA GPUs. Use `brim predict --engine trace`.")
     known = max((each for each in _GENERATIONS if each <= gpu.capability), default=min(_GENERATIONS))
     generation = _GENERATIONS[known]
     major, minor = gpu.capability

@@ -20,8 +20,8 @@ _PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
 OLDEST_CUDA, NEWEST_CUDA = 12, 13
 # What to do without CUDA.
 GET_CUDA = (
-    "Use --engine trace, or install the CUDA build: `pip install torch` on Linux gives it, and with --no-deps it comes "
-    "without NVIDIA's packages, which a phantom does not need"
+    "Use `brim predict --engine trace`, or install the CUDA build: `pip install torch` on Linux gives it, and with "
+    "--no-deps it comes without NVIDIA's packages, which a phantom does not need"
 )
 
 

@@ -203,7 +203,8 @@ class PhantomProber:
             detail = f"{_HOST_FULL} {probe.detail}"
             return replace(probe, verdict=Verdict.ERROR, detail=detail)
         if probe.verdict is Verdict.OOM:
-            return replace(probe, detail=describe_refusal(observation, _line_of(run.ended)) or probe.detail)
+            detail = describe_refusal(observation.held, observation.asked_bytes, _line_of(run.ended))
+            return replace(probe, detail=detail or probe.detail)
         if probe.verdict is Verdict.FITS:
             memory = {**probe.memory, "device_bytes": observation.device_bytes}
             return replace(probe, peak_bytes=observation.device_bytes, memory=memory)
@@ -227,7 +228,6 @@ def observe(machine: Phantoms, ended: Ended | None = None) -> Observation:
     refused = [each for each in held if each.refused is not None]
     failed = ended is not None and any(record.failure for record in ended.records)
     shown = refused[0] if refused and failed else _held_by(held, fullest.pid if fullest else 0)
-    remarks = dict.fromkeys(each.text for each in machine.events() if each.kind in _WORTH_TELLING)
     return Observation(
         fits=False,
         allocated_bytes=fullest.allocated_peak_bytes if fullest else 0,
@@ -235,8 +235,13 @@ def observe(machine: Phantoms, ended: Ended | None = None) -> Observation:
         device_bytes=machine.account.peak_bytes(fullest.device) if fullest else 0,
         held=None if shown is None else (shown.refused if failed and shown.refused else shown.peak),
         asked_bytes=shown.asked_bytes if shown is not None and failed else 0,
-        remarks=tuple(remarks),
+        remarks=remarks_of(machine),
     )
+
+
+def remarks_of(machine: Phantoms) -> tuple[str, ...]:
+    """Return what the driver noted of a job that a user has to know."""
+    return tuple(dict.fromkeys(each.text for each in machine.events() if each.kind in _WORTH_TELLING))
 
 
 def _held_by(held: Sequence[Held], pid: int) -> Held | None:
@@ -249,21 +254,18 @@ def _line_of(ended: Ended) -> str | None:
     return min(failures, key=lambda each: each["time"]).get("line") if failures else None
 
 
-def describe_refusal(observation: Observation, line: str | None) -> str | None:
+def describe_refusal(held: Snapshot | None, asked_bytes: int, line: str | None) -> str | None:
     """Return what was asked for, where, and what held the rest; None where that was not seen.
 
     >>> held = Snapshot(num_bytes=9 * 2**30, by_kind={"activations": 8 * 2**30, "inputs": 2**30}, by_module={})
-    >>> seen = Observation(
-    ...     fits=False, allocated_bytes=0, reserved_bytes=0, device_bytes=0, held=held, asked_bytes=2**30
-    ... )
-    >>> describe_refusal(seen, "train.py:8")
+    >>> describe_refusal(held, 2**30, "train.py:8")
     'asked for 1.00 GiB in train.py:8 while activations held 8.00 GiB, inputs 1.00 GiB'
     """
-    if observation.held is None or not observation.asked_bytes:
+    if held is None or not asked_bytes:
         return None
-    kinds = sorted(observation.held.by_kind.items(), key=lambda kind: -kind[1])[:_NUM_NAMED]
+    kinds = sorted(held.by_kind.items(), key=lambda kind: -kind[1])[:_NUM_NAMED]
     named = ", ".join(
         f"{kind} {'held ' if not index else ''}{format_bytes(n)}" for index, (kind, n) in enumerate(kinds)
     )
     where = f" in {line}" if line else ""
-    return f"asked for {format_bytes(observation.asked_bytes)}{where}" + (f" while {named}" if named else "")
+    return f"asked for {format_bytes(asked_bytes)}{where}" + (f" while {named}" if named else "")

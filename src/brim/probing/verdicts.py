@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import FrameType, TracebackType
 
@@ -86,7 +86,15 @@ def line_of(error: BaseException) -> str | None:
     """
     below = [(each.tb_frame, each.tb_lineno) for each in _links(error.__traceback__)]
     above = [(frame, frame.f_lineno) for frame in _callers(sys._getframe(1))]
-    inside_out = [*reversed(below), *above]
+    return _first_of_user([*reversed(below), *above])
+
+
+def line_above(frame: FrameType | None) -> str | None:
+    """Return the line of the user's own code that runs in a frame, or has called it."""
+    return _first_of_user((each, each.f_lineno) for each in _callers(frame))
+
+
+def _first_of_user(inside_out: Iterable[tuple[FrameType, int]]) -> str | None:
     return next((_told(frame, line) for frame, line in inside_out if is_users_file(frame.f_code.co_filename)), None)
 
 

@@ -146,7 +146,7 @@ def answer_table(predictions: Sequence[Shown], *, microbatch: int | None = None)
     table.add_column("case")
     gpus = {prediction.gpu.name: prediction.gpu for prediction in predictions}
     for gpu in gpus.values():
-        table.add_column(escape("\n".join(_headings(gpu))), justify="right")
+        table.add_column(escape("\n".join(gpu_headings(gpu))), justify="right")
     rows: dict[Case, list[Text]] = {}
     for prediction in predictions:
         told = _answer(prediction) if microbatch is None else _fit(prediction, microbatch)
@@ -156,7 +156,7 @@ def answer_table(predictions: Sequence[Shown], *, microbatch: int | None = None)
     return table
 
 
-def _headings(gpu: Gpu) -> tuple[str, ...]:
+def gpu_headings(gpu: Gpu) -> tuple[str, ...]:
     """Return a GPU's name and memory; one that is only described by its memory has no other name."""
     memory = format_bytes(gpu.memory_bytes)
     try:
@@ -194,7 +194,7 @@ def memory_table(
     is_whole = width >= _WHOLE_WIDTH
     bar_width = min(_BAR_WIDTH, max(_LEAST_BAR_WIDTH, width - (_BESIDE_BAR if is_whole else _BESIDE_NARROW_BAR)))
     limit_bytes = prediction.gpu.memory_bytes
-    title = ", ".join((*_headings(prediction.gpu), *([str(prediction.case)] if prediction.case else [])))
+    title = ", ".join((*gpu_headings(prediction.gpu), *([str(prediction.case)] if prediction.case else [])))
     table = Table(title=escape(title), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
     table.add_column("microbatch", justify="right", style="bold")
     table.add_column("memory by kind", no_wrap=True)
@@ -215,9 +215,9 @@ def memory_table(
     return table
 
 
-def legend(held: Mapping[str, int], microbatch: int, *, has_colors: bool = True) -> Text:
-    """Return what the parts of a bar mean, with the bytes of each kind at a microbatch."""
-    parts: list[Text | str] = [f"At {microbatch:,}: "]
+def legend(held: Mapping[str, int], when: str, *, has_colors: bool = True) -> Text:
+    """Return what the parts of a bar mean, with the bytes of each kind; `when` says at what."""
+    parts: list[Text | str] = [f"{when}: "]
     for kind, num_bytes in held.items():
         if num_bytes:
             parts += [Text(f"{_block(kind, has_colors)} ", _COLORS[kind]), f"{kind} {format_bytes(num_bytes)}   "]
@@ -226,11 +226,11 @@ def legend(held: Mapping[str, int], microbatch: int, *, has_colors: bool = True)
     )
 
 
-def modules_table(held: Mapping[str, int], microbatch: int, *, total_bytes: int) -> Table:
-    """Return the modules that hold most at the peak, and what all others hold together."""
+def modules_table(held: Mapping[str, int], heading: str, *, total_bytes: int) -> Table:
+    """Return the modules that hold most, and what all others hold together; the heading says when."""
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("module")
-    table.add_column(f"holds at the peak of {microbatch:,}", justify="right")
+    table.add_column(heading, justify="right")
     for name, num_bytes in held.items():
         table.add_row(escape(name), format_bytes(num_bytes))
     others_bytes = total_bytes - sum(held.values())

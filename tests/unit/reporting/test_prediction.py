@@ -89,18 +89,18 @@ def test_without_colours_every_kind_has_a_block_of_its_own():
     too_much = stacked_bar(HELD, 7 * GIB, 2 * GIB, has_colors=False).plain
     assert set(too_much[:40]) == set(bar[:28])
     assert too_much.endswith("350%")
-    assert "▞ activations 3.00 GiB" in legend(HELD, 2, has_colors=False).plain
+    assert "▞ activations 3.00 GiB" in legend(HELD, "At 2", has_colors=False).plain
 
 
 def test_the_figures_say_which_microbatch_they_belong_to():
-    assert legend(HELD, 1432).plain.startswith("At 1,432: ")
-    assert "of 1,432" in _shown(modules_table({"0": GIB}, 1432, total_bytes=GIB))
+    assert legend(HELD, "At 1,432").plain.startswith("At 1,432: ")
+    assert "of 1,432" in _shown(modules_table({"0": GIB}, "holds at the peak of 1,432", total_bytes=GIB))
 
 
 def test_what_is_in_no_row_of_the_modules_has_one_of_its_own():
-    shown = _shown(modules_table({"0": GIB}, 8, total_bytes=3 * GIB))
+    shown = _shown(modules_table({"0": GIB}, "holds", total_bytes=3 * GIB))
     assert re.search(r"\(all others\) +2.00 GiB", shown)
-    assert "all others" not in _shown(modules_table({"0": GIB}, 8, total_bytes=GIB))
+    assert "all others" not in _shown(modules_table({"0": GIB}, "holds", total_bytes=GIB))
 
 
 def test_of_one_size_the_table_says_whether_it_fits():

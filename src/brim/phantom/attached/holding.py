@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import ctypes
 import json
@@ -23,6 +22,7 @@ from torch.optim.optimizer import (
 )
 
 from brim.hooking.compiled import watch_compiled
+from brim.hooking.ends import before_the_end
 from brim.phantom.attached.ledger import Entry, Ledger, Phase, held, tag_of
 
 # How many entries are taken from the driver at once.
@@ -73,7 +73,7 @@ class Holding:
         torch.autograd.backward = self._watched(torch.autograd.backward)
         torch.autograd.grad = self._watched(torch.autograd.grad)
         os.register_at_fork(after_in_child=self._start_anew)
-        atexit.register(self.write)
+        before_the_end(self.write)
 
     def write(self) -> None:
         """Write what held the memory, where it has changed."""

@@ -44,7 +44,7 @@ class Command:
             )
 
     def __str__(self) -> str:
-        return shlex.join(self.words).replace("'{", "{").replace("}'", "}")
+        return _shown(self.words)
 
     @property
     def label(self) -> str:
@@ -76,11 +76,7 @@ class Command:
                     f"The case {unused[0]!r} has no place in the command `{self}`: its values would change nothing. "
                     f"Add for example --{unused[0]} {{{unused[0]}}}."
                 )
-        if find_program(self.words[0]) is None:
-            raise InputError(f"There is no program {self.words[0]!r}. Install it, or mend the command `{self}`.")
-        for word in self.words[1:]:
-            if word.endswith(".py") and not Path(word).is_file() and "{" not in word:
-                raise InputError(f"There is no file {word} for the command `{self}`. Mend its path.")
+        check_program(self.words)
 
     def unnamed_places(self, cases: Sequence[Case]) -> list[str]:
         """Return what stands in braces like a case, and is none: it stays as it is.
@@ -118,6 +114,20 @@ class Command:
             if _OUTPUT_OPTION.fullmatch(name) and (joined or value) and folder.is_dir() and any(folder.iterdir()):
                 folders.append(str(folder))
         return folders
+
+
+def check_program(words: Sequence[str]) -> None:
+    """Refuse a command whose program or script is not there."""
+    command = _shown(words)
+    if find_program(words[0]) is None:
+        raise InputError(f"There is no program {words[0]!r}. Install it, or mend the command `{command}`.")
+    for word in words[1:]:
+        if word.endswith(".py") and not Path(word).is_file() and "{" not in word:
+            raise InputError(f"There is no file {word} for the command `{command}`. Mend its path.")
+
+
+def _shown(words: Sequence[str]) -> str:
+    return shlex.join(words).replace("'{", "{").replace("}'", "}")
 
 
 def find_program(name: str) -> str | None:

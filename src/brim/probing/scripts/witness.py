@@ -29,6 +29,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from brim.devices.meter import Meter, make_meter
 from brim.findings import Verdict
 from brim.hooking.compiled import watch_compiled
+from brim.hooking.ends import prepare_for_the_end
 from brim.probing.scripts.generation import GenerateWatch
 from brim.probing.scripts.graphs import ReplayWatch
 from brim.probing.scripts.records import write_record
@@ -200,12 +201,14 @@ class Witness:
             return
         self._meter.synchronize()
         self._tally.end_step()
-        is_done = self._tally.num_steps >= self._num_wanted
-        self._write("done" if is_done else "running")
-        if is_done:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            threading.Event().wait()  # brim ends the whole job, this process with it
+        if self._tally.num_steps < self._num_wanted:
+            self._write("running")
+            return
+        sys.stdout.flush()
+        sys.stderr.flush()
+        prepare_for_the_end()
+        self._write("done")
+        threading.Event().wait()  # brim ends the whole job, this process with it
 
     def _note_oom(self, error: BaseException) -> None:
         """Remember an OOM, whoever catches it then: a script that goes on with less has not run this microbatch."""
@@ -233,8 +236,8 @@ class Witness:
         record = {
             "status": status,
             "pid": os.getpid(),
-            "rank": _rank(),
-            "num_ranks": _num_ranks(),
+            "rank": rank_here(),
+            "num_ranks": num_ranks_here(),
             "peak_bytes": memory.pop("peak_bytes"),
             "memory": memory,
             **self._tally.to_dict(),
@@ -253,13 +256,15 @@ def _expects_backward(module: torch.nn.Module) -> bool:
     return module.training and torch.is_grad_enabled() and is_trained
 
 
-def _rank() -> int:
+def rank_here() -> int:
+    """Return which data-parallel process this is."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank()
     return int(os.environ.get("RANK", "0"))
 
 
-def _num_ranks() -> int:
+def num_ranks_here() -> int:
+    """Return how many of them there are."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_world_size()
     return int(os.environ.get("WORLD_SIZE", "1"))
