@@ -135,12 +135,11 @@ def _status_line() -> Iterator[Callable[[Progress], None]]:
     if not console.is_terminal or console.is_dumb_terminal:
         yield lambda progress: None
         return
-    has_colors = console.color_system is not None and not console.no_color
     with StatusLine(console) as line:
 
         def show(progress: Progress) -> None:
             if progress.peak_bytes and line.is_due():
-                line.draw(progress_line(progress, has_colors=has_colors, width=line.width))
+                line.draw(progress_line(progress, width=line.width))
 
         yield show
 

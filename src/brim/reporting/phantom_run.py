@@ -17,6 +17,7 @@ from brim.probing.phantom_run import Progress
 from brim.probing.phantoms import describe_refusal
 from brim.probing.taken import End, Run, Taken
 from brim.reporting.prediction import gpu_headings, legend, modules_table, stacked_bar
+from brim.reporting.table import bar
 from brim.units import format_bytes, format_count, format_seconds
 
 _BAR_WIDTH, _LEAST_BAR_WIDTH = 40, 9
@@ -24,8 +25,6 @@ _BAR_WIDTH, _LEAST_BAR_WIDTH = 40, 9
 _BESIDE_BAR = 82
 # Less page-locked memory is what torch itself takes to read a number from a device.
 _WORTH_A_COLUMN = 2**20
-# What a bar says behind itself, at most.
-_PERCENT = 6
 _VIEWER = "https://pytorch.org/memory_viz"
 _STEPS = {"train": "training step", "eval": "evaluation step", "generate": "generation"}
 
@@ -69,16 +68,16 @@ def _how_it_ended(run: Run) -> str:
     return f"exit code {run.exit_code}"
 
 
-def progress_line(progress: Progress, *, has_colors: bool, width: int) -> Text:
+def progress_line(progress: Progress, *, width: int) -> Text:
     """Return the fullest device while a command runs, as one line that is not wider than a terminal."""
     gpu = progress.gpu
     used, peak = format_bytes(progress.used_bytes), format_bytes(progress.peak_bytes)
     line = Text.assemble((f"brim {gpu.name} cuda:{progress.device} ", "bold"))
     told = f"  {used} of {format_bytes(gpu.memory_bytes)}, peak {peak}"
     steps = f", {format_count(progress.num_steps, 'step')}" if progress.num_steps else ""
-    bar_width = min(_BAR_WIDTH, width - len(line) - len(told) - len(steps) - _PERCENT)
-    if bar_width >= _LEAST_BAR_WIDTH:
-        line.append_text(stacked_bar({}, progress.used_bytes, gpu.memory_bytes, has_colors=has_colors, width=bar_width))
+    filled = bar(progress.used_bytes, gpu.memory_bytes)
+    if len(line) + len(filled) + len(told) + len(steps) < width:
+        line.append_text(filled)
     line.append(told).append(steps)
     line.truncate(max(0, width - 1))
     return line
@@ -113,9 +112,9 @@ def processes_table(run: Run, *, has_colors: bool, width: int) -> Table:
         )
     for device, peak_bytes in enumerate(run.peaks_bytes):
         if sum(each.device == device for each in run.taken) > 1:
-            bar = stacked_bar({}, peak_bytes, run.gpus[device].memory_bytes, has_colors=has_colors, width=bar_width)
+            whole = stacked_bar({}, peak_bytes, run.gpus[device].memory_bytes, has_colors=has_colors, width=bar_width)
             first = ["", "all"] if has_ranks else ["all"]
-            table.add_row(*first, f"cuda:{device}", bar, "", "", format_bytes(peak_bytes), "", style="dim")
+            table.add_row(*first, f"cuda:{device}", whole, "", "", format_bytes(peak_bytes), "", style="dim")
     return table
 
 

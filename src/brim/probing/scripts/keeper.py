@@ -46,7 +46,8 @@ def main() -> None:
     exit_code = command.wait()
     num_left = len(_still_running(_FAREWELL_SECONDS))
     _kill_all()
-    os.write(report, json.dumps({"exit_code": exit_code, "num_left": num_left}).encode())
+    with contextlib.suppress(BrokenPipeError):  # brim was killed, and the command with it
+        os.write(report, json.dumps({"exit_code": exit_code, "num_left": num_left}).encode())
     os._exit(0)  # the thread still reads
 
 
