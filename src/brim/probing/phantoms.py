@@ -200,8 +200,7 @@ class PhantomProber:
     def _told(self, probe: Probe, observation: Observation, run: _Run) -> Probe:
         """Return the probe with the phantom's own figures, and what it knows of a failure."""
         if probe.verdict is Verdict.OOM and not run.was_refused:
-            detail = f"{_HOST_FULL} {probe.detail}"
-            return replace(probe, verdict=Verdict.ERROR, detail=detail)
+            return replace(probe, verdict=Verdict.ERROR, detail=f"{_HOST_FULL} {probe.detail}")
         if probe.verdict is Verdict.OOM:
             detail = describe_refusal(observation.held, observation.asked_bytes, _line_of(run.ended))
             return replace(probe, detail=detail or probe.detail)

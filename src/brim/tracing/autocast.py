@@ -119,7 +119,7 @@ def _register(library: Any) -> None:
     ):
         for name in names:
             for overload in _overloads(name):
-                if str(overload._name).removesuffix(".default") in on_cuda and _can_replace(overload):
+                if str(overload._name).removesuffix(".default") in on_cuda:
                     library.impl(overload, make(overload), _KEY, **_REPLACING)
 
 
