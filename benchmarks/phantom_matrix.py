@@ -27,7 +27,7 @@ from brim.phantom.account import Usage
 HERE = Path(__file__).parent
 RESULT = HERE / "results" / "phantom-matrix.json"
 JOBS = HERE / "phantom_matrix_jobs.py"
-SCRIPT = HERE.parent / "tests" / "scripts" / "gpt.py"
+SCRIPT = HERE.parent / "examples" / "train_gpt.py"
 GPU = "rtx-3090"
 TIMEOUT_SECONDS = 300
 LAUNCH = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]

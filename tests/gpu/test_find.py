@@ -15,7 +15,7 @@ from brim.probing.isolated import IsolatedProber
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
 TRAIN = f"{WORKLOADS}/on_gpu.py:Train"
-GPT = str(WORKLOADS.parent / "scripts" / "gpt.py")
+GPT = str(WORKLOADS.parents[1] / "examples" / "train_gpt.py")
 GIB = 2**30
 
 

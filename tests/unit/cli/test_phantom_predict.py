@@ -10,7 +10,7 @@ from tests.phantoms import with_cuda_torch
 from brim.errors import InputError
 
 TESTS = Path(__file__).parents[2]
-GPT = str(TESTS / "scripts" / "gpt.py")
+GPT = str(TESTS.parent / "examples" / "train_gpt.py")
 SIMPLE = TESTS / "workloads" / "simple.py"
 
 pytestmark = pytest.mark.slow
@@ -48,7 +48,7 @@ def test_tables_say_what_held_the_memory_and_what_was_refused_in_which_line(pred
     assert "activations" in run.stdout
     assert "holds at the peak" in run.stdout
     assert "does not fit: asked for" in run.stdout
-    assert "gpt.py:" in run.stdout
+    assert "train_gpt.py:" in run.stdout
 
 
 def test_one_size_on_two_cards_is_a_column_each(predict):
@@ -58,7 +58,7 @@ def test_one_size_on_two_cards_is_a_column_each(predict):
         "--gpu",
         "a100-80gb",
         "--microbatch",
-        "64",
+        "32",
         "--",
         sys.executable,
         GPT,
@@ -79,7 +79,7 @@ def test_a_workload_runs_on_a_phantom_for_each_case(predict):
 
 
 def test_a_script_that_never_uses_the_gpu_is_an_error_that_says_so(predict):
-    run = predict("--gpu", "t4", "--", sys.executable, GPT, "--device=cpu", "--steps=1", "--batch_size={batch}")
+    run = predict("--gpu", "t4", "--", sys.executable, GPT, "--device=cpu", "--tokens=8", "--steps=1", "--batch_size={batch}")
     assert run.returncode == 1
     assert "never used the GPU" in run.stderr
 

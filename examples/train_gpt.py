@@ -1,4 +1,7 @@
-"""A GPT as people train it: bfloat16, AdamW, one batch of tokens after another; knows nothing of brim."""
+"""GPT-2 as people train it: bfloat16, AdamW, clipped gradients, one batch of tokens after another. Knows nothing of brim.
+
+brim predict --gpu rtx-4090 -- python examples/train_gpt.py --batch_size {batch}
+"""
 
 import argparse
 
@@ -6,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-WIDTH, HEADS, LAYERS, VOCABULARY, TOKENS = 512, 8, 4, 32_000, 512
+WIDTH, HEADS, LAYERS, VOCABULARY, TOKENS = 768, 12, 12, 50_304, 1024
 
 
 class Block(nn.Module):
@@ -25,12 +28,14 @@ class Block(nn.Module):
 class Gpt(nn.Module):
     def __init__(self):
         super().__init__()
-        self.embed = nn.Embedding(VOCABULARY, WIDTH)
+        self.embed, self.position = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(TOKENS, WIDTH)
         self.blocks = nn.Sequential(*(Block() for _ in range(LAYERS)))
-        self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCABULARY, bias=False)
+        self.head.weight = self.embed.weight
 
     def forward(self, ids, targets):
-        logits = self.head(self.blocks(self.embed(ids)))
+        places = torch.arange(ids.shape[1], device=ids.device)
+        logits = self.head(self.norm(self.blocks(self.embed(ids) + self.position(places))))
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
@@ -48,6 +53,7 @@ def main():
         with torch.autocast(args.device, torch.bfloat16):
             loss = model(ids, ids)
         loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
         print(f"step {step}: loss {loss.item():.3f}", flush=True)
