@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
 from brim.findings import FASTEST, LARGEST, Finding
 
 # Settings of allocators and thread pools that change how much memory a run takes; and what glibc's begin with.
@@ -57,7 +55,11 @@ class Remembered:
 def default_path() -> Path:
     """Return where the history lies: below BRIM_CACHE_DIR, else in the user's cache directory."""
     folder = os.environ.get("BRIM_CACHE_DIR")
-    return (Path(folder) if folder else Path(platformdirs.user_cache_dir("brim"))) / "findings.sqlite"
+    if folder:
+        return Path(folder) / "findings.sqlite"
+    import platformdirs  # not there where only a job's part of brim runs
+
+    return Path(platformdirs.user_cache_dir("brim")) / "findings.sqlite"
 
 
 def make_key(settings: Mapping[str, Any]) -> str:

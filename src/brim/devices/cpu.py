@@ -6,8 +6,7 @@ import contextlib
 import os
 import sys
 from pathlib import Path
-
-import psutil
+from typing import Any
 
 from brim.devices.meter import check_room
 from brim.errors import DeviceError
@@ -34,7 +33,7 @@ _CLEAR_REFS = Path("/proc/self/clear_refs")
 
 def available_bytes() -> int:
     """Return the memory that a new process could have now, inside the container's limit."""
-    available = psutil.virtual_memory().available
+    available = int(_psutil().virtual_memory().available)
     for limit_file, usage_file in _CGROUP_FILES:
         try:
             limit, usage = Path(limit_file).read_text().strip(), int(Path(usage_file).read_text())
@@ -47,7 +46,7 @@ def available_bytes() -> int:
 
 def total_bytes() -> int:
     """Return the memory that the machine has."""
-    return int(psutil.virtual_memory().total)
+    return int(_psutil().virtual_memory().total)
 
 
 def is_mapped() -> bool:
@@ -83,7 +82,7 @@ class CpuMeter:
         self._limit_bytes: int | None = None
         self._previous_limit: tuple[int, int] | None = None
         _start_worker_threads()
-        self.baseline_bytes = data_bytes() if sys.platform == "linux" else psutil.Process().memory_info().rss
+        self.baseline_bytes = data_bytes() if sys.platform == "linux" else _psutil().Process().memory_info().rss
         self.reset()
 
     def limit(self, limit_bytes: int) -> None:
@@ -119,7 +118,7 @@ class CpuMeter:
     def peaks(self) -> dict[str, int]:
         """Return the peak since `reset` as `peak_bytes`."""
         if sys.platform != "linux":
-            return {"peak_bytes": psutil.Process().memory_info().rss}
+            return {"peak_bytes": _psutil().Process().memory_info().rss}
         now = _status()
         if now["VmPeak"] > self._peak_before:
             return {"peak_bytes": peak_data_bytes()}
@@ -156,7 +155,7 @@ def peak_data_bytes() -> int:
 def peak_resident_bytes() -> int:
     """Return the most memory that this process ever had, as the kernel counts."""
     if sys.platform != "linux":
-        return psutil.Process().memory_info().rss
+        return _psutil().Process().memory_info().rss
     return _status()["VmHWM"]
 
 
@@ -171,3 +170,9 @@ def _status() -> dict[str, int]:
     """Return the Vm lines of /proc/self/status in bytes."""
     fields = (line.split(":", 1) for line in _STATUS.read_text().splitlines() if line.startswith("Vm"))
     return {name: int(value.split()[0]) * 1024 for name, value in fields}
+
+
+def _psutil() -> Any:
+    import psutil  # here, because programs that brim only looks at import this file too
+
+    return psutil

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-import psutil
-
 from brim.devices.catalog import Gpu
 from brim.errors import InputError
 from brim.hooking import hooked_environment
@@ -147,5 +145,5 @@ def _remove_abandoned() -> None:
     """Remove the folders of processes that were killed."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
         pid = folder.name.removeprefix(_PREFIX).partition("-")[0]
-        if pid.isdigit() and not psutil.pid_exists(int(pid)):
+        if pid.isdigit() and not Path("/proc", pid).exists():
             shutil.rmtree(folder, ignore_errors=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -14,6 +15,8 @@ from pathlib import Path
 from brim.errors import InputError
 
 _ASK_SECONDS = 60
+# Of a program's first line, which may name its interpreter.
+_LONGEST_LINE = 512
 _FIND = "import importlib.util as u; s = u.find_spec('torch'); print(s.origin if s and s.origin else '')"
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
 # Majors of CUDA whose interface phantoms have: structures differ from one to the next.
@@ -60,12 +63,13 @@ class Torch:
 
 
 def find_torch(words: Sequence[str] = ()) -> Torch:
-    """Return the torch that a command's Python would import: its own where it names one, else that of brim's Python.
+    """Return the torch that a command's Python would import; that of brim's own where it does not say which it runs.
 
     Raises:
         InputError: There is none.
     """
-    origin = _origin_of(words[0]) if words and _names_python(words[0]) else _origin_here()
+    python = _python_of(words[0]) if words else None
+    origin = _origin_here() if python is None else _origin_of(python)
     if not origin:
         whose = f"{words[0]} cannot import" if words else "This Python cannot import"
         raise InputError(f"{whose} torch, which a phantom GPU runs. {GET_CUDA}.")
@@ -109,8 +113,17 @@ def read_torch(folder: Path) -> Torch:
     )
 
 
-def _names_python(word: str) -> bool:
-    return _PYTHON.fullmatch(Path(word).name) is not None
+def _python_of(program: str) -> str | None:
+    """Return the Python that a program is, or that its first line names, as that of torchrun does."""
+    if _PYTHON.fullmatch(Path(program).name):
+        return program
+    path = shutil.which(program)
+    if path is None:
+        return None
+    with Path(path).open("rb") as file:
+        first = file.readline(_LONGEST_LINE).decode(errors="replace")
+    named = first.removeprefix("#!").split()[-1:] if first.startswith("#!") else []
+    return next((each for each in named if _PYTHON.fullmatch(Path(each).name)), None)
 
 
 def _origin_here() -> str:
@@ -135,8 +148,3 @@ def _requirements(site: Path) -> dict[str, tuple[int, ...]]:
             if match:
                 found[match[1].lower()] = tuple(int(part) for part in match[2].split(".") if part)
     return found
-
-
-def python_of(words: Sequence[str]) -> str:
-    """Return the Python that a command runs, as far as its first word tells."""
-    return words[0] if words and _names_python(words[0]) else sys.executable

@@ -4,10 +4,12 @@ import os
 import signal
 import subprocess
 import sys
+import sysconfig
+from pathlib import Path
 
 import psutil
 import pytest
-from tests.phantoms import with_cuda_torch
+from tests.phantoms import CUDA, with_cuda_torch
 
 pytestmark = pytest.mark.slow
 LINEAR = "import sys, torch\nmodel = torch.nn.Linear(8, 8).cuda()\n"
@@ -99,3 +101,32 @@ def test_nothing_is_left_of_a_prediction_that_was_ended(still_running, tmp_path,
     assert gone
     assert not alive
     assert not still_running()
+
+
+# What torch needs of other packages, all in Python.
+NEEDED = ("typing_extensions.py", "sympy", "mpmath", "networkx", "jinja2", "markupsafe", "fsspec", "filelock")
+
+
+def test_a_script_runs_in_an_environment_of_its_own_without_brim(brim_cli, tmp_path):
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "other")], check=True)
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    for name in NEEDED:
+        (packages / name).symlink_to(Path(sysconfig.get_path("purelib")) / name)
+    for each in CUDA.iterdir():
+        (packages / each.name).symlink_to(each)
+    script = tmp_path / "job.py"
+    script.write_text(LINEAR + STEPS)
+    words = (
+        "--gpu",
+        "t4",
+        "--microbatch",
+        "4",
+        "--",
+        str(tmp_path / "other" / "bin" / "python"),
+        str(script),
+        "{batch}",
+    )
+    run = brim_cli("predict", *words, env={**os.environ, "PYTHONPATH": str(packages)})
+    assert run.returncode == 0, run.stderr
+    assert "fits" in run.stdout

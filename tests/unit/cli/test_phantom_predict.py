@@ -79,7 +79,9 @@ def test_a_workload_runs_on_a_phantom_for_each_case(predict):
 
 
 def test_a_script_that_never_uses_the_gpu_is_an_error_that_says_so(predict):
-    run = predict("--gpu", "t4", "--", sys.executable, GPT, "--device=cpu", "--tokens=8", "--steps=1", "--batch_size={batch}")
+    run = predict(
+        "--gpu", "t4", "--", sys.executable, GPT, "--device=cpu", "--tokens=8", "--steps=1", "--batch_size={batch}"
+    )
     assert run.returncode == 1
     assert "never used the GPU" in run.stderr
 

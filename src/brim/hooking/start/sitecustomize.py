@@ -53,7 +53,21 @@ class _TorchWatch:
         return spec
 
 
+def _find_brim() -> None:
+    """Let a Python without brim import the one that this file belongs to: this part of it needs torch alone."""
+    if importlib.util.find_spec("brim") is None:
+        package = Path(__file__).resolve().parents[2]
+        spec = importlib.util.spec_from_file_location(
+            package.name, package / "__init__.py", submodule_search_locations=[str(package)]
+        )
+        assert spec is not None
+        assert spec.loader is not None
+        module = sys.modules[package.name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+
+
 def _call_brim() -> None:
+    _find_brim()
     for settings in json.loads(os.environ["BRIM_HOOK"]):
         try:
             Path(settings["folder"], f"{os.getpid()}.torch").touch()  # the command gets on, if only with its imports

@@ -117,6 +117,8 @@ def _wait(
         now = time.monotonic()
         if records and all_done(records):
             return False
+        if not records and hook_failure(folder) is not None:
+            return False  # nobody will see a step
         failures = [record.failure["detail"] for record in records if record.failure]
         if failures:
             failed_at = failed_at or now

@@ -125,6 +125,8 @@ def judge(ended: Ended, microbatch: int, *, timeout_seconds: float) -> Outcome:
     failures = [record for record in ended.records if record.failure and not is_from_peer(record.failure["detail"])]
     if failures:
         return _failed(min(failures, key=lambda record: record.failure["time"]), ended, microbatch)  # type: ignore[index]
+    if ended.hook_failure is not None and not ended.records:
+        return _idle("", ended, microbatch)
     if ended.is_hung and ended.worked:
         return replace(_outcome(Verdict.UNCLEAR, _how_it_hung(ended, timeout_seconds), ended, microbatch), hung=True)
     if ended.is_hung:
