@@ -15,6 +15,7 @@ CHINESE = (ROOT / "README.zh-CN.md").read_text()
 COMMANDS = (
     "find",
     "predict",
+    "phantom",
     "plan make",
     "plan history",
     "plan rollback",
@@ -25,7 +26,7 @@ COMMANDS = (
 )
 # Options of launchers and scripts that the documents speak of.
 OF_OTHERS = {"--help", "--bs", "--batch_size", "--nproc-per-node", "--num_processes", "--output_dir"}
-OF_OTHERS |= {"--auto_adjust_batch_size", "--start_from_max_crops"}
+OF_OTHERS |= {"--auto_adjust_batch_size", "--no-deps", "--start_from_max_crops"}
 OF_OTHERS |= {"--nnodes", "--ntasks-per-node", "--rdzv-backend", "--start-method"}
 PAGES = [README, CHINESE, *(page.read_text() for page in sorted((ROOT / "docs").rglob("*.md")))]
 
