@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import signal
 import sys
@@ -23,10 +24,13 @@ from brim.probing.scripts.job import Watch
 from brim.probing.scripts.kept import Kept, Stream
 from brim.probing.scripts.records import Record, all_done, read_records
 from brim.probing.taken import End, Refused, Run, Taken
+from brim.units import format_bytes
 
 _POLL_SECONDS = 0.05
 # After Ctrl-C a command is left alone for so long.
 _LEAVE_SECONDS = 10.0
+# What comes again sooner is the same: timeout(1) sends a signal to brim and then to its whole group.
+_AGAIN_SECONDS = 1.0
 _LIKE_CTRL_C = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _REFUSALS, _SNAPSHOT = "brim.phantom.attached.refusals", "brim.phantom.attached.snapshot"
 
@@ -105,7 +109,11 @@ def run_once(once: Once, *, show: Callable[[Progress], None] = lambda progress: 
             num_steps=_num_steps(records),
             taken=_taken(machine, records, folders.refusals),
             peaks_bytes=[machine.account.peak_bytes(device) for device in range(len(once.gpus))],
-            remarks=(*remarks_of(machine), *_remarks(once, ended, records, num_left, folders)),
+            remarks=(
+                *remarks_of(machine),
+                *_without_a_context(once.gpus, machine),
+                *_remarks(once, ended, records, num_left, folders),
+            ),
             snapshots=[] if once.snapshot is None else _keep_snapshots(folders.snapshots, once.snapshot),
         )
 
@@ -134,6 +142,7 @@ class _Interrupts:
 
     def __init__(self) -> None:
         self.count = 0
+        self._heard_at = -math.inf
 
     def __enter__(self) -> _Interrupts:
         # What is ignored, as by nohup, stays ignored.
@@ -142,7 +151,9 @@ class _Interrupts:
         return self
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
-        self.count += 1
+        now = time.monotonic()
+        self.count += now - self._heard_at > _AGAIN_SECONDS
+        self._heard_at = now
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -232,6 +243,16 @@ def _remarks(once: Once, ended: End, records: Sequence[Record], num_left: int, f
     if once.steps is not None and ended is End.ITSELF:
         said.append(f"The command ended by itself after {_num_steps(records):,} of {once.steps:,} steps.")
     return said
+
+
+def _without_a_context(gpus: Sequence[Gpu], machine: Phantoms) -> list[str]:
+    """Return which devices had no room even for what the driver keeps there for a process."""
+    return [
+        f"Process {usage.pid} could not begin to use cuda:{usage.device}: the driver's context alone does not fit into "
+        f"what was free of {format_bytes(gpus[usage.device].memory_bytes)}."
+        for usage in machine.account.usages()
+        if usage.num_refused and not usage.peak_bytes
+    ]
 
 
 def _keep_snapshots(found: Path, target: Path) -> list[Path]:

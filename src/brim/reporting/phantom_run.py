@@ -35,7 +35,9 @@ def run_report(run: Run, *, has_colors: bool, width: int) -> Iterator[Renderable
     if run.taken:
         yield processes_table(run, has_colors=has_colors, width=width)
     else:
-        yield Text("It never used the GPU. Tell the command to, for example with --device cuda.", "yellow")
+        is_early = run.ended is End.INTERRUPT
+        never = "It never used the GPU. Tell the command to, for example with --device cuda."
+        yield Text("It had not used the GPU yet." if is_early else never, "yellow")
     if run.fullest is not None:
         yield from _details(run, run.fullest, has_colors=has_colors)
     for taken in run.taken:
@@ -64,8 +66,15 @@ def _how_it_ended(run: Run) -> str:
     if run.ended is End.INTERRUPT:
         return "interrupted"
     if run.exit_code is not None and run.exit_code < 0:
-        return f"killed by {signal.Signals(-run.exit_code).name}"
+        return f"killed by {_signal_name(-run.exit_code)}"
     return f"exit code {run.exit_code}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # one of the numbers for real time
+        return f"signal {number}"
 
 
 def progress_line(progress: Progress, *, width: int) -> Text:

@@ -6,6 +6,7 @@ line is written in one piece, with the cursor put back to where it was, so that 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from types import TracebackType
@@ -33,7 +34,10 @@ class StatusLine:
 
     def is_due(self) -> bool:
         """Return whether it may be drawn: not too often, and never from the background."""
-        is_ours = os.tcgetpgrp(self._file) == os.getpgrp()
+        try:
+            is_ours = os.tcgetpgrp(self._file) == os.getpgrp()
+        except OSError:  # a terminal of another session, or one that is gone
+            return False
         return is_ours and time.monotonic() - self._shown_at >= _EVERY_SECONDS
 
     @property
@@ -44,6 +48,10 @@ class StatusLine:
     def draw(self, line: Text) -> None:
         """Show a line instead of the last."""
         self._shown_at = time.monotonic()
+        with contextlib.suppress(OSError):  # the terminal is gone, and the job learns that by itself
+            self._draw(line)
+
+    def _draw(self, line: Text) -> None:
         size = os.get_terminal_size(self._file)
         if size.lines < _LEAST_LINES:
             return
@@ -67,8 +75,9 @@ class StatusLine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._size is not None:
-            lines = os.get_terminal_size(self._file).lines
-            self._write(f"{_SAVE}{_WHOLE_REGION}\x1b[{lines};1H{_CLEAR}{_RESTORE}")
+            with contextlib.suppress(OSError):
+                lines = os.get_terminal_size(self._file).lines
+                self._write(f"{_SAVE}{_WHOLE_REGION}\x1b[{lines};1H{_CLEAR}{_RESTORE}")
 
     def _write(self, text: str) -> None:
         os.write(self._file, text.encode())

@@ -62,8 +62,13 @@ class Refusals:
 
 def attach_observer(observe: Callable[[int, int, int, int], None]) -> None:
     """Have torch's allocator call when it refuses a request, with the device and what is asked, there and free."""
+
+    def observe_and_go_on(*told: int) -> None:
+        with contextlib.suppress(Exception):  # which the job would get in place of the allocator's error
+            observe(*told)
+
     with contextlib.suppress(AttributeError):  # a torch that cannot is no reason for the job to fail
-        torch._C._cuda_attach_out_of_memory_observer(observe)  # type: ignore[attr-defined]
+        torch._C._cuda_attach_out_of_memory_observer(observe_and_go_on)  # type: ignore[attr-defined]
 
 
 def attach(settings: Mapping[str, Any]) -> None:
