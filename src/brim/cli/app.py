@@ -1,6 +1,7 @@
 """The program `brim`: its commands and its exit codes.
 
 0 answered · 1 failed (an error of the workload or the machine) · 2 bad input · 3 nothing fits · 130 interrupted
+`brim phantom` passes on the exit code of its command.
 """
 
 from __future__ import annotations

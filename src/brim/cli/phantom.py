@@ -20,6 +20,7 @@ the process told nothing of them.
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -119,13 +120,16 @@ def _check(words: Sequence[str], steps: int | None, snapshot: Path | None) -> No
     check_program(words)
     if steps is not None and steps < 1:
         raise InputError(f"--steps is {steps}. Use a whole number of at least 1.")
-    if snapshot is not None and (snapshot.is_dir() or not snapshot.absolute().parent.is_dir()):
-        raise InputError(f"The snapshot cannot be written to {snapshot}. Name a file in a folder that is there.")
+    folder = Path() if snapshot is None else snapshot.parent
+    if snapshot is not None and (snapshot.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK)):
+        raise InputError(
+            f"The snapshot cannot be written to {snapshot}. Name a file in a folder that is there and can be written."
+        )
 
 
 @contextmanager
-def _status_line() -> Iterator[Callable[[Progress], None]]:
-    """Yield what shows a run's progress: a line at the bottom of a terminal, nothing elsewhere."""
+def _status_line() -> Iterator[Callable[[Progress], None] | None]:
+    """Yield what shows a run's progress at the bottom of a terminal; None elsewhere."""
     from rich.console import Console
 
     from brim.reporting.phantom_run import progress_line
@@ -133,7 +137,7 @@ def _status_line() -> Iterator[Callable[[Progress], None]]:
 
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal or console.is_dumb_terminal:
-        yield lambda progress: None
+        yield None
         return
     with StatusLine(console) as line:
 
@@ -153,5 +157,7 @@ def _print(run: Run, *, as_json: bool) -> None:
         return
     console = results_console(stderr=True)
     has_colors = console.color_system is not None and not console.no_color
+    if console.is_terminal:
+        console.print()  # a progress bar may have left the cursor behind itself
     for each in run_report(run, has_colors=has_colors, width=console.width):
         console.print(each)
