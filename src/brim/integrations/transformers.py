@@ -112,9 +112,9 @@ def fit_arguments(
     plan = train = evaluation = generate = None
     if trainer.train_dataset is not None:
         if effective is None:
-            effective = args.train_batch_size * args.gradient_accumulation_steps * ranks.count
-        train = job.find_train(trainer, even_share(effective, ranks=ranks.count))
-        plan = split_evenly(effective, train, ranks=ranks.count)
+            effective = args.per_device_train_batch_size * args.gradient_accumulation_steps * job.num_devices
+        train = job.find_train(trainer, even_share(effective, ranks=job.num_devices))
+        plan = split_evenly(effective, train, ranks=job.num_devices)
         args.per_device_train_batch_size, args.gradient_accumulation_steps = plan.microbatch, plan.accumulation
         job.tell(f"training with {arithmetic(plan)}")
     if trainer.eval_dataset is not None:
@@ -166,7 +166,12 @@ def train(make_trainer: MakeTrainer, args: Any, **train_arguments: Any) -> Any:
 
 
 class _Job:
-    """The searches for one trainer."""
+    """The searches for one trainer.
+
+    Attributes:
+        num_devices: Over how many devices a step's samples go: those of all ranks, or those of the one process that the
+            trainer spreads over all GPUs it sees.
+    """
 
     def __init__(
         self, make_trainer: MakeTrainer, args: Any, device: Device, steps: int, cache: bool, ranks: Ranks
@@ -177,6 +182,7 @@ class _Job:
         self._steps = steps
         self._cache = cache
         self._ranks = ranks
+        self.num_devices = ranks.count * max(1, args.n_gpu)
         self._logger = job_logger(ranks.rank)
         self.tell = self._logger.info
 
@@ -190,10 +196,10 @@ class _Job:
             probe = self._trainer(
                 per_device_train_batch_size=size, gradient_accumulation_steps=accumulation, max_steps=self._steps
             )
-            probe.train_dataset = Repeated(sample, size * accumulation * self._steps * self._ranks.count)
+            probe.train_dataset = Repeated(sample, size * accumulation * self._steps * self.num_devices)
             probe.train()
 
-        bounds, strategy = among_divisors(share, start=self._args.train_batch_size, device=self._device)
+        bounds, strategy = among_divisors(share, start=self._args.per_device_train_batch_size, device=self._device)
         settings = {**self._settings(trainer, sample), "share": share}
         return self._find(LoopProber(loop, self._device), bounds, settings, strategy=strategy)
 
@@ -211,10 +217,10 @@ class _Job:
             if probe.train_dataset is not None:
                 one = longest_sample(probe.train_dataset, most=1)
                 accumulation = probe.args.gradient_accumulation_steps
-                probe.train_dataset = Repeated(one, few * accumulation * self._ranks.count)
+                probe.train_dataset = Repeated(one, few * accumulation * self.num_devices)
                 probe.train()
             gather_alone(probe, self._ranks.count)
-            probe.evaluate(Repeated(sample, size * self._steps * self._ranks.count))
+            probe.evaluate(Repeated(sample, size * self._steps * self.num_devices))
 
         return self._find(
             LoopProber(loop, self._device, kind="generate" if is_generating else "eval", ends_itself=True),
@@ -255,8 +261,8 @@ class _Job:
         return finding
 
     def _eval_bounds(self, dataset: Any) -> Bounds:
-        now = self._args.eval_batch_size
-        cap = max(1, len(dataset) // self._ranks.count) if hasattr(dataset, "__len__") else GROWTH * now
+        now = self._args.per_device_eval_batch_size
+        cap = max(1, len(dataset) // self.num_devices) if hasattr(dataset, "__len__") else GROWTH * now
         return Bounds(cap=cap, start=min(now, cap))
 
     def _settings(self, trainer: Any, sample: Any) -> dict[str, Any]:
