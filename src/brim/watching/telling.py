@@ -133,15 +133,16 @@ class Diary:
 
 
 def _allocator() -> dict[str, Any]:
-    """Return the counts of torch's CUDA allocator; nothing where CUDA is not in use."""
+    """Return the counts of torch's CUDA allocator over all devices; nothing where CUDA is not in use."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return {}
     with contextlib.suppress(RuntimeError):  # after an illegal access CUDA answers nothing any more
-        counts = torch.cuda.memory_stats()
+        devices = range(torch.cuda.device_count())  # a job may use another one than the current
+        counts = [torch.cuda.memory_stats(device) for device in devices]
         return {
-            "allocator_retries": counts.get("num_alloc_retries", 0),
-            "ooms": counts.get("num_ooms", 0),
-            "reserved_bytes": torch.cuda.max_memory_reserved(),
+            "allocator_retries": sum(each.get("num_alloc_retries", 0) for each in counts),
+            "ooms": sum(each.get("num_ooms", 0) for each in counts),
+            "reserved_bytes": max(each.get("reserved_bytes.all.peak", 0) for each in counts),
         }
     return {}
