@@ -35,3 +35,13 @@ class DrawsOnGpu(Train):
 
     def step(self, batch):
         super().step(batch * torch.rand_like(batch))
+
+
+def number_of(index):
+    """Return a number that no other GPU has."""
+    return int(str(torch.cuda.get_device_properties(index).uuid).replace("-", "")[-12:], 16)
+
+
+def report_gpu(config):
+    """Return which GPU a trial sees, and how many."""
+    return {"gpu": number_of(0), "num_gpus": torch.cuda.device_count()}
