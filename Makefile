@@ -48,11 +48,13 @@ $(VENV)/.installed-benchmarks: $(VENV)/.installed
 
 # The CUDA build of the same torch, for phantoms, and Triton, with which it compiles: their wheels alone, without NVIDIA's
 # packages, in a directory of their own, first on the path only of what runs on a phantom. Three signs of equality: the
-# release of the registry, and no other build of it.
+# release of the registry, and no other build of it. Beside them, libraries with kernels of their own, or that need one
+# of these.
 CUDA := $(VENV)/cuda
+ON_CUDA := $(shell sed -nE 's/^(torch|torchvision|timm|peft|bitsandbytes)==/\1===/p' constraints.txt)
 
 $(VENV)/.installed-cuda: constraints.txt | $(VENV)/bin/python
-	$(PIP) install --quiet --no-deps --upgrade --target $(CUDA) "torch===$(TORCH)" "triton==$(TRITON)"
+	$(PIP) install --quiet --no-deps --upgrade --target $(CUDA) $(ON_CUDA) "triton==$(TRITON)"
 	@touch $@
 
 demo: $(VENV)/.installed

@@ -66,6 +66,18 @@ elif behaviour == "two_optimizers":
             model(torch.randn(batch, 1024)).sum().backward()
             optimizer.step()
             optimizer.zero_grad()
+elif behaviour == "compiles":
+    model = nn.Sequential(nn.Linear(1024, 8), nn.Linear(8, 1024))
+    model.compile(backend="eager")
+    train(batch, model=model)
+elif behaviour == "compiles_steps":
+    inner = nn.Linear(1024, 1024)
+    optimizer = torch.optim.SGD(inner.parameters(), lr=0.1)
+    compute_loss = torch.compile(lambda x: inner(x).sum(), backend="eager")
+    for _ in range(100):
+        compute_loss(torch.randn(batch, 1024)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
 elif behaviour == "evaluates":
     model = nn.Sequential(nn.Linear(1024, 8), nn.Linear(8, 1024)).eval()
     with torch.inference_mode():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -15,8 +16,10 @@ Leave = Callable[[Module, Any, Any], None]
 def watch_compiled(enter: Enter, leave: Leave) -> None:
     """Call what would be forward hooks around every module on which `Module.compile` was called.
 
-    `torch.compile(module)` returns another module, whose own call the global hooks see.
+    `torch.compile(module)` returns another module, whose own call the global hooks see. torch warns that they see it
+    twice; they are not the user's, and skip what is compiled.
     """
+    warnings.filterwarnings("ignore", r"Using `torch\.compile\(module\)` when there are global hooks")
     compile_in_place = Module.compile
 
     def compile_and_watch(module: Module, *args: Any, **kwargs: Any) -> None:

@@ -42,9 +42,7 @@ def main() -> None:
         persistent_workers=args.workers > 0,
         multiprocessing_context=args.start,
     )
-    for step, (images, labels) in enumerate(loader):
-        if step == args.steps:
-            break
+    for _, (images, labels) in zip(range(args.steps), loader, strict=False):
         assert images.is_pinned()
         images, labels = images.cuda(non_blocking=True), labels.cuda(non_blocking=True)
         loss = nn.functional.cross_entropy(model(images), labels)

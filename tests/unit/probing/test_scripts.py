@@ -37,6 +37,13 @@ def make_prober(script, *words, launcher=(sys.executable,), timeout_seconds=None
     return CommandProber(command, device, (device.limit_bytes,), timeout_seconds=timeout_seconds)
 
 
+@pytest.mark.parametrize(("behaviour", "forward", "samples"), [("compiles", 2, 8), ("compiles_steps", 0, 0)])
+def test_steps_of_what_was_compiled_in_place_are_seen(behaviour, forward, samples):
+    probe = make_prober("odd.py", behaviour, "{batch}").probe(Case(), 4, steps=2).probe
+    assert (probe.verdict, probe.steps, probe.samples) == ("fits", 2, samples)
+    assert probe.calls["forward"] == forward
+
+
 @pytest.mark.parametrize(
     ("words", "kind", "forward", "samples"),
     [
