@@ -31,6 +31,7 @@ def main() -> None:
     config = LlamaConfig(
         vocab_size=4096, hidden_size=1024, intermediate_size=2816, num_hidden_layers=4, num_attention_heads=8
     )
+    before = torch.cuda.memory_allocated()
     with tempfile.TemporaryDirectory() as folder:
         LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
         model = LlamaForCausalLM.from_pretrained(
@@ -39,7 +40,7 @@ def main() -> None:
             device_map={"": 0},
             dtype=torch.bfloat16,
         )
-    print("model", torch.cuda.memory_allocated(), type(model.model.layers[0].mlp.up_proj).__name__)
+    model_bytes = torch.cuda.memory_allocated() - before
     model = get_peft_model(
         prepare_model_for_kbit_training(model), LoraConfig(task_type="CAUSAL_LM", r=32, target_modules="all-linear")
     )
@@ -52,7 +53,7 @@ def main() -> None:
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-    print("peak", torch.cuda.max_memory_allocated(), sum(each.numel() for each in trained))
+    print(model_bytes, torch.cuda.max_memory_allocated())
 
 
 if __name__ == "__main__":

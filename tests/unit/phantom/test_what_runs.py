@@ -50,6 +50,7 @@ def test_plain_loops_run_in_every_precision_with_checkpoints_workers_and_graphs(
     assert plain[1] == bfloat[1] == half[1] == 4  # the scaler lets every step pass
     assert whole[0] > 2 * max(reentrant[0], checkpointed[0])
     assert loaded[1:] == [2, 3, 4]  # the labels of samples 192 to 194, read back from the device
+    assert graphed[1] > 1.5 * graphed[0]  # a graph's memory is apart from that of its warm-up
 
 
 def test_activations_of_a_convolutional_net_are_counted_to_the_byte():
@@ -131,12 +132,12 @@ def test_what_is_not_there_ends_with_its_name():
     done = run_on_phantom(
         "import ctypes, torch\n"
         "square, csr = torch.ones(8, 8, device='cuda'), torch.eye(8).to_sparse_csr().cuda()\n"
-        "calls = [lambda: torch.fft.rfft(square), lambda: torch.linalg.svd(square), lambda: torch.linalg.qr(square),\n"
-        "    lambda: torch.linalg.cholesky(square), lambda: torch.linalg.inv(square), lambda: torch.linalg.eigh(square),\n"
-        "    lambda: csr @ square, lambda: csr @ csr, lambda: csr @ square[0]]\n"
-        "for call in calls:\n"
+        "linalg = torch.linalg\n"
+        "of_square = [torch.fft.rfft, linalg.svd, linalg.qr, linalg.cholesky, linalg.inv, linalg.eigh, csr.matmul]\n"
+        "calls = [(each, square) for each in of_square]\n"
+        "for call, argument in [*calls, (csr.matmul, csr), (csr.matmul, square[0])]:\n"
         "    try:\n"
-        "        print('silent', call())\n"
+        "        print('silent', call(argument))\n"
         "    except RuntimeError as error:\n"
         "        print(type(error).__name__)\n"
         "table = ctypes.c_void_p()\n"
@@ -204,8 +205,9 @@ def test_adapters_and_weights_in_4_and_8_bits_train_with_an_optimizer_in_8_bits(
     assert adapted[2] == 2 * 4 * 7  # two matrices for each of seven layers in four blocks
     num_weights = 4 * (4 * 1024**2 + 3 * 1024 * 2816)
     kept_whole = 2 * 4096 * 1024 * 2  # the embedding and the head, in bfloat16
-    assert four[0] == pytest.approx(kept_whole + num_weights / 2, rel=0.03)
-    assert eight[0] == pytest.approx(kept_whole + num_weights, rel=0.03)
+    # In 4 bits, every 64 weights share a scale, which is kept in 8.
+    assert four[0] == pytest.approx(kept_whole + num_weights / 2 + num_weights / 64, rel=0.04)
+    assert eight[0] == pytest.approx(kept_whole + num_weights, rel=0.04)
     assert four[1] < eight[1]
 
 
