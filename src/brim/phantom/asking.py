@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes.util
 import importlib.metadata
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,8 +67,10 @@ class Asked:
 def read_asked(torch_folder: Path) -> Asked:
     """Return what the files of torch, and of packages beside it, ask for."""
     asked = Asked(libraries={name: set() for name in _ALWAYS}, functions=set())
-    for library in _asking(torch_folder):
-        names = [name for name in library.needed if _is_cuda(name, torch_folder)]
+    others = list(_installed_libraries(torch_folder.parent))
+    known = {path.name for path in (*others, *(torch_folder / "lib").glob("*.so*"))}
+    for library in _asking(torch_folder, others):
+        names = [name for name in library.needed if _is_cuda(name, known)]
         for name in names:
             asked.libraries.setdefault(name, set()).update(library.needed_versions.get(name, ()))
         stems = tuple(name[3:].partition(".so")[0] for name in names)
@@ -88,19 +90,18 @@ def error_of(function: str) -> int:
     return next((error for pattern, error in _NOT_SUPPORTED.items() if re.match(pattern, function)), _ANY_ERROR)
 
 
-def _is_cuda(library: str, torch_folder: Path) -> bool:
+def _is_cuda(library: str, known: Collection[str]) -> bool:
+    """Return whether a library is one of CUDA's; what is called like one is too, unless somebody else has it."""
     if _LIBRARY.fullmatch(library):
         return True
     newer = _NEWER_LIBRARY.fullmatch(library)
-    if newer is None or (torch_folder / "lib" / library).exists():
-        return False
-    return ctypes.util.find_library(newer[1]) is None
+    return newer is not None and library not in known and ctypes.util.find_library(newer[1]) is None
 
 
-def _asking(torch_folder: Path) -> Iterator[SharedObject]:
-    """Yield the libraries of torch, and of packages beside it, that ask for CUDA."""
+def _asking(torch_folder: Path, others: Iterable[Path]) -> Iterator[SharedObject]:
+    """Yield the libraries of torch, and others that ask for CUDA."""
     yield from libraries_in([torch_folder / "lib", torch_folder])
-    for path in _installed_libraries(torch_folder.parent):
+    for path in others:
         library = read_shared_object(path)
         if library is not None and any(map(_LIBRARY.fullmatch, library.needed)):
             yield library

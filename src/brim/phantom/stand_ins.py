@@ -91,7 +91,8 @@ def _absent(template: bytes, functions: set[str]) -> bytes:
 
 def _too_much(what: str, most: int) -> InputError:
     return InputError(
-        f"This torch asks for {what}, and this brim has room for {most}. Use a newer brim, or --engine trace."
+        f"This torch asks for {what}, and this brim has room for {most}. "
+        "Use a newer brim, or `brim predict --engine trace`."
     )
 
 

@@ -96,7 +96,7 @@ def why_unfit(torch: Torch) -> str | None:
     other = "brim" if torch.cuda[0] > NEWEST_CUDA else "torch"
     return (
         f"torch {torch.version} was built for CUDA {torch.cuda[0]}.{torch.cuda[1]}, and this brim's phantom GPUs are "
-        f"for CUDA {OLDEST_CUDA} and {NEWEST_CUDA}. Use a newer {other}, or --engine trace."
+        f"for CUDA {OLDEST_CUDA} and {NEWEST_CUDA}. Use a newer {other}, or `brim predict --engine trace`."
     )
 
 
@@ -144,7 +144,7 @@ def _requirements(site: Path) -> dict[str, tuple[int, ...]]:
     found: dict[str, tuple[int, ...]] = {}
     for distribution in importlib.metadata.distributions(name="torch", path=[str(site)]):
         for line in distribution.requires or ():
-            match = re.match(r"([\w-]+)(?:\[[^\]]*\])?\s*\(?==\s*([\d.]+)", line)
+            match = re.match(r"([\w-]+)(?:\[[^\]]*\])?\s*\(?(?:==|~=|>=)\s*([\d.]+)", line)
             if match:
                 found[match[1].lower()] = tuple(int(part) for part in match[2].split(".") if part)
     return found

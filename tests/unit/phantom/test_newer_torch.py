@@ -70,6 +70,18 @@ def test_functions_and_versions_that_nobody_knows_load_and_a_call_into_each_is_o
     assert all("--engine trace" in line for line in told)
 
 
+def test_a_library_that_another_package_has_is_no_new_one_of_cuda(tmp_path):
+    site = tmp_path / "site"
+    own = library(site / "libcurious" / "libcurious.so.1", "int curious() {return 7;}")
+    folder = torch_that_calls(site, {"curious": 7}, needs=[own])
+    installed = site / "curious-1.dist-info"
+    installed.mkdir()
+    (installed / "RECORD").write_text("libcurious/libcurious.so.1,,\n")
+    assert "libcurious.so.1" not in read_asked(folder).libraries
+    (installed / "RECORD").write_text("")
+    assert "libcurious.so.1" in read_asked(folder).libraries
+
+
 def test_functions_that_torch_looks_for_by_name_are_found_and_told_when_called(tmp_path):
     folder = torch_that_calls(tmp_path, {}, needs=[])
     library(folder / "lib" / "libc10_cuda.so", 'const char *names[] = {"cuFrobnicate", "cuMemCreate", "curious"};')
@@ -91,7 +103,9 @@ def test_what_triton_compiles_later_links_with_a_driver_that_has_its_functions(t
 @pytest.mark.parametrize(("cuda", "newer"), [("14.0", "brim"), ("11.8", "torch")])
 def test_a_torch_for_a_cuda_that_nobody_knows_is_told_before_it_runs(tmp_path, cuda, newer):
     folder = torch_that_calls(tmp_path, {}, needs=[], cuda=cuda)
-    with pytest.raises(InputError, match=rf"CUDA {cuda}, and .* for CUDA 12 and 13\. Use a newer {newer}, or --engine"):
+    with pytest.raises(
+        InputError, match=rf"CUDA {cuda}, and .* for CUDA 12 and 13\. Use a newer {newer}, or `brim predict --engine"
+    ):
         Phantoms([find_gpu("t4")], torch=read_torch(folder))
 
 
