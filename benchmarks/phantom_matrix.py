@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import brim
 from brim.devices.catalog import find_gpu
@@ -88,10 +89,17 @@ def main(words: Sequence[str]) -> int:
         print(_triton(Path(words[1])))
         return 0
     columns = [_run_all(Path(folder)) for folder in words[1:]]
-    result = {"gpu": GPU, "python": sys.version.split()[0], "torches": columns}
-    RESULT.write_text(json.dumps(result, indent=2) + "\n")
     print(_table(columns))
     return int(any(each["failed"] for column in columns for each in column["jobs"].values()))
+
+
+def _keep(column: Mapping[str, Any]) -> None:
+    """Put what a torch did among the results, in place of what it did before."""
+    kept = json.loads(RESULT.read_text())["torches"] if RESULT.exists() else []
+    columns = [*(each for each in kept if each["torch"] != column["torch"]), column]
+    columns.sort(key=lambda each: [int(part) for part in str(each["torch"]).partition("+")[0].split(".")])
+    result = {"gpu": GPU, "python": sys.version.split()[0], "torches": columns}
+    RESULT.write_text(json.dumps(result, indent=2) + "\n")
 
 
 def _triton(folder: Path) -> str:
@@ -100,7 +108,7 @@ def _triton(folder: Path) -> str:
     return re.sub(r"[ ()]", "", wanted.partition(";")[0])
 
 
-def _run_all(folder: Path) -> dict[str, object]:
+def _run_all(folder: Path) -> dict[str, Any]:
     torch = read_torch(folder / "torch")
     began = time.monotonic()
     jobs: dict[str, Told] = {}
@@ -114,7 +122,9 @@ def _run_all(folder: Path) -> dict[str, object]:
         if told["failed"]:
             print(f"torch {torch.version}: {name}: {told['failed']}", file=sys.stderr, flush=True)
     cuda = ".".join(map(str, torch.cuda or ()))
-    return {"torch": torch.version, "cuda": cuda, "seconds": round(time.monotonic() - began), "jobs": jobs}
+    column = {"torch": torch.version, "cuda": cuda, "seconds": round(time.monotonic() - began), "jobs": jobs}
+    _keep(column)
+    return column
 
 
 def _release(torch: Torch) -> tuple[int, ...]:
@@ -134,7 +144,7 @@ def _run_group(group: Group, torch: Torch) -> Ran:
             environment = phantoms.environment({**_environment(torch), **group.environment})
             lines, died = _start([sys.executable, *group.launch, str(JOBS), *left], environment)
             usages = phantoms.account.usages()
-            ran.absent.update(event.text for event in phantoms.events() if event.kind == "absent")
+            ran.absent.update(event.text for event in phantoms.events() if event.text.startswith("the job calls"))
         ended = {str(line.pop("job")): line for line in lines if "job" in line}
         left = [name for name in left if name not in ended]
         ran.jobs |= {name + group.label: told for name, told in ended.items()}
@@ -185,11 +195,11 @@ def _predict(torch: Torch) -> Told:
     return {"failed": None, "allocated_bytes": peak["allocated_bytes"], "reserved_bytes": peak["reserved_bytes"]}
 
 
-def _table(columns: Sequence[Mapping[str, object]]) -> str:
+def _table(columns: Sequence[Mapping[str, Any]]) -> str:
     rows = [["", *(f"{column['torch']}" for column in columns)]]
-    names = dict.fromkeys(name for column in columns for name in column["jobs"])  # type: ignore[attr-defined]
+    names = dict.fromkeys(name for column in columns for name in column["jobs"])
     for name in names:
-        told = [column["jobs"].get(name) for column in columns]  # type: ignore[attr-defined]
+        told = [column["jobs"].get(name) for column in columns]
         rows.append([name, *("-" if each is None else "FAILS" if each["failed"] else "ok" for each in told)])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
