@@ -79,6 +79,14 @@ class _Event:
         return UnknownNumber()
 
 
+class _Stream:
+    """The stream of a GPU on which all is run, and nothing captured."""
+
+    def is_capturing(self) -> bool:
+        """Return whether what is launched is kept for a graph."""
+        return False
+
+
 class _Generator(torch.Generator):
     """A source of random numbers on the host, whichever device it is asked for."""
 
@@ -128,6 +136,9 @@ def gpu_that_answers(capability: tuple[int, int]) -> Iterator[GpuAnswers]:
             stack.enter_context(mock.patch.object(torch.cuda.nvtx, name))
         for name, answer in answers.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, answer))
+        # Newer optimizers ask this in place of torch.cuda, and the CUDA build would look for a real GPU.
+        if hasattr(torch, "accelerator"):
+            stack.enter_context(mock.patch.object(torch.accelerator, "current_stream", return_value=_Stream()))
         stack.enter_context(mock.patch.object(torch, "Generator", _Generator))
         # Scaled losses need no memory, and whether a step is skipped is a question about values.
         scaling = mock.patch.object(torch.cuda.amp.common, "amp_definitely_not_available", return_value=True)

@@ -7,6 +7,7 @@ from torch import nn
 import brim
 from brim.cases import Case
 from brim.tracing import trace
+from brim.tracing.gpu_questions import gpu_that_answers
 
 NUM_VALUES = 2**20
 
@@ -44,3 +45,8 @@ def test_the_cpus_dropout_is_as_it_was_after_a_trace():
     dropped = nn.functional.dropout(torch.ones(1000, requires_grad=True), 0.5)
     assert dropped.grad_fn.name() == "MulBackward0"
     assert set(dropped.tolist()) == {0.0, 2.0}
+
+
+def test_a_stream_that_an_optimizer_asks_for_captures_nothing_on_a_gpu_that_is_not_there():
+    with gpu_that_answers((8, 6)):
+        assert not torch.accelerator.current_stream().is_capturing()
