@@ -6,8 +6,9 @@ The rules are those of c10/cuda/CUDACachingAllocator.cpp for one stream; every c
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from brim.tracing.repetition import Repetition
 
@@ -248,7 +249,7 @@ class CachingAllocator:
 def replay(
     events: Sequence[tuple[int, int]],
     *,
-    workspaces: Sequence[int] = (),
+    workspaces: Mapping[int, int] = MappingProxyType({}),
     repetition: Repetition | None = None,
     cache_drops: frozenset[int] = frozenset(),
     capacity_bytes: int | None = None,
@@ -258,7 +259,7 @@ def replay(
 
     Args:
         events: In order.
-        workspaces: Bytes that libraries take before the first of them, and keep.
+        workspaces: Bytes that libraries take, and keep, where a number first dies that stands for that moment.
         repetition: How to go on after them, until memory is cut as it was a step before. None for not at all.
         cache_drops: Numbers whose death is a moment at which the program gives all cached memory back.
         capacity_bytes: What the driver can give in all; None for no end.
@@ -268,10 +269,9 @@ def replay(
     AllocatorPeaks(allocated_bytes=3146752, reserved_bytes=23068672, num_releases=0)
     """
     allocator = CachingAllocator(capacity_bytes=capacity_bytes, expandable=expandable)
-    for num_bytes in workspaces:
-        allocator.allocate(num_bytes)
     held: dict[int, _Block] = {}
-    _run(events, allocator, held, cache_drops)
+    to_take = dict(workspaces)
+    _run(events, allocator, held, cache_drops, to_take)
     if repetition is not None:
         step = events[repetition.start :]
         for _ in range(MOST_REPEATS):
@@ -279,7 +279,7 @@ def replay(
             for older, kept in repetition.successors.items():
                 if kept in held:  # what was given no memory is not there
                     held[older] = held.pop(kept)
-            _run(step, allocator, held, cache_drops)
+            _run(step, allocator, held, cache_drops, to_take)
             if allocator.free_sizes() == before:
                 break
     return AllocatorPeaks(
@@ -294,6 +294,7 @@ def _run(
     allocator: CachingAllocator,
     held: dict[int, _Block],
     cache_drops: frozenset[int],
+    workspaces: dict[int, int],
 ) -> None:
     allocate, free = allocator.allocate, allocator.free
     for number, num_bytes in events:
@@ -303,3 +304,5 @@ def _run(
             free(held.pop(number))
         elif number in cache_drops:
             allocator.drop_cache()
+        elif number in workspaces:
+            allocate(workspaces.pop(number))

@@ -131,9 +131,15 @@ def _overloads(name: str) -> list[Any]:
     return [getattr(packet, overload) for overload in packet.overloads() if only in ("", overload)]
 
 
-def _without_autocast(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _without_autocast(overload: Any, cast: Callable[[Any], Any], args: Any, kwargs: Any) -> Any:
+    """Call an operator with its arguments cast, the last first, as compiled code does."""
+    args = [tree_map(cast, each) for each in reversed(args)][::-1]
     with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)):
-        return function(*args, **kwargs)
+        return overload(*args, **tree_map(cast, kwargs))
+
+
+def _leave(value: Any) -> Any:
+    return value
 
 
 def _cast(dtype: torch.dtype) -> Callable[[Any], Any]:
@@ -147,7 +153,7 @@ def _cast(dtype: torch.dtype) -> Callable[[Any], Any]:
 def _in_low_precision(overload: Any) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         cast = _cast(torch.get_autocast_dtype("cpu"))
-        return _without_autocast(lambda: overload(*tree_map(cast, args), **tree_map(cast, kwargs)))
+        return _without_autocast(overload, cast, args, kwargs)
 
     return kernel
 
@@ -156,7 +162,7 @@ def _in_float32(overload: Any) -> Callable[..., Any]:
     cast = _cast(torch.float32)
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        return _without_autocast(lambda: overload(*tree_map(cast, args), **tree_map(cast, kwargs)))
+        return _without_autocast(overload, cast, args, kwargs)
 
     return kernel
 
@@ -170,7 +176,7 @@ def _with_float32_result(overload: Any) -> Callable[..., Any]:
         given = "dtype" in kwargs or (takes_dtype and len(args) > positions.index("dtype"))
         if low and takes_dtype and not given:
             kwargs = {**kwargs, "dtype": torch.float32}
-        return _without_autocast(lambda: overload(*args, **kwargs))
+        return _without_autocast(overload, _leave, args, kwargs)
 
     return kernel
 
@@ -186,6 +192,6 @@ def _in_the_widest(overload: Any) -> Callable[..., Any]:
 
         tree_map(look, (args, kwargs))
         cast = _cast(torch.float32 if has_float32 else torch.get_autocast_dtype("cpu"))
-        return _without_autocast(lambda: overload(*tree_map(cast, args), **tree_map(cast, kwargs)))
+        return _without_autocast(overload, cast, args, kwargs)
 
     return kernel

@@ -218,9 +218,11 @@ class _CudaFunctions(TorchFunctionMode):
         """Attend with the kernel that CUDA would pick, on what autocast makes of the arguments."""
         if torch.is_autocast_enabled("cpu"):
             dtype = torch.get_autocast_dtype("cpu")
-            query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
-            args = tuple(_cast_mask(each, dtype) for each in args)
             kwargs = {name: _cast_mask(each, dtype) for name, each in kwargs.items()}
+            args = tuple(_cast_mask(each, dtype) for each in args)
+            value, key, query = (
+                each.to(dtype) for each in (value, key, query)
+            )
         return attend(query, key, value, *args, **kwargs, capability=self._capability)
 
 

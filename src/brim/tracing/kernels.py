@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
+
+from brim.tracing.scratch import Scratch, embedding_bytes, reduction_bytes
 
 _aten = torch.ops.aten
 # These losses shrink their result to one number and leave its storage as large as the input.
@@ -23,6 +26,10 @@ _OPERANDS = {
     _aten.addmm.default: 1,
     _aten.baddbmm.default: 1,
 }
+# Sums, with the dimensions in their second argument.
+_SUMS = (_aten.sum.dim_IntList, _aten.mean.dim)
+# How many columns a thread of a sum takes at once at most.
+_MOST_AT_ONCE = 4
 # The layouts that batch norm's kernels on the CPU know.
 _CONTIGUOUS = (torch.contiguous_format, torch.channels_last, torch.channels_last_3d)
 
@@ -35,6 +42,11 @@ def result_bytes(func: Any, args: Sequence[Any]) -> int | None:
     if position is None or (args[position] if len(args) > position else _MEAN) == 0:
         return None
     return int(args[0].numel() * args[0].element_size())
+
+
+def uses_blas(func: Any) -> bool:
+    """Return whether an operator runs cuBLAS."""
+    return func in _OPERANDS
 
 
 def operand_copies(func: Any, args: Sequence[Any]) -> tuple[int, ...]:
@@ -77,6 +89,37 @@ def batch_norm_scratch(func: Any, args: Sequence[Any]) -> tuple[int, ...]:
     gradient, inputs, wanted = args[0], args[1], args[9]
     is_alike = any(all(each.is_contiguous(memory_format=way) for each in (gradient, inputs)) for way in _CONTIGUOUS)
     return (inputs.numel() * inputs.element_size(),) if wanted[0] and is_alike else ()
+
+
+def scratch_of(func: Any, args: Sequence[Any]) -> Scratch | None:
+    """Return what a kernel on CUDA takes for a moment where that depends on the GPU."""
+    if func in _SUMS and args[0].is_floating_point():
+        counts = _summed(args[0], args[1])
+        return None if counts is None else Scratch(formula=reduction_bytes, counts=counts)
+    if func is _aten.embedding_dense_backward.default:
+        gradient, indices, num_words = args[:3]
+        return Scratch(formula=embedding_bytes, counts=(indices.numel(), num_words, gradient.shape[-1]))
+    return None
+
+
+def _summed(values: torch.Tensor, dims: Sequence[int] | None) -> tuple[int, int, int] | None:
+    """Return columns, rows and columns at once of a sum over rows; None where values that are added lie side by side.
+
+    Source: `setReduceConfig` and `get_output_vec_size` in torch's aten/src/ATen/native/cuda/Reduce.cuh.
+    """
+    summed = {dim % max(values.dim(), 1) for dim in dims or ()}
+    apart = sorted((step, length) for step, length in zip(values.stride(), values.shape, strict=True) if length > 1)
+    rows = [(values.stride(dim), values.shape[dim]) for dim in summed if values.shape[dim] > 1]
+    columns = [each for each in apart if each not in rows]
+    if not rows or not columns or min(rows) < min(columns):
+        return None
+    (step, length), *others = columns
+    while others and others[0][0] == step * length:  # columns that lie side by side count as one dimension
+        length *= others.pop(0)[1]
+    vector = _MOST_AT_ONCE if step == 1 else 1
+    while any(each % vector for each in (values.storage_offset(), length, *(each for each, _ in (*rows, *others)))):
+        vector //= 2
+    return math.prod(each for _, each in columns), math.prod(each for _, each in rows), vector
 
 
 def round_up(value: int, unit: int) -> int:

@@ -13,6 +13,7 @@ from brim.tracing.backing import Backing
 from brim.tracing.decoding import Tokens
 from brim.tracing.origins import Origins
 from brim.tracing.record import Phase, Record, Storage, Workspace
+from brim.tracing.scratch import Scratch
 
 
 class Ledger:
@@ -41,6 +42,8 @@ class Ledger:
         self._step_starts: list[int] = []
         self._step_events: list[int] = []
         self._cache_drops: set[int] = set()
+        # By whether it is autograd's thread: each has a workspace of cuBLAS of its own.
+        self._blas_starts: dict[bool, int] = {}
         self.alive: dict[int, tuple[int, int, int | None]] = {}
         self._watched: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         # The storages of a gradient and of its sum with another, and the peak before the sum was made.
@@ -58,10 +61,11 @@ class Ledger:
         """What has been entered so far."""
         return Record(
             storages=tuple(self._storages),
-            events=tuple(_in_order(self._events, self._step_events, self._cache_drops)),
+            events=tuple(_in_order(self._events, self._step_events, {*self._cache_drops, *self._blas_starts.values()})),
             step_starts=tuple(self._step_starts),
             step_events=tuple(self._step_events),
             cache_drops=frozenset(self._cache_drops),
+            blas_starts=tuple(self._blas_starts.values()),
         )
 
     def begin_anew(self) -> None:
@@ -70,6 +74,7 @@ class Ledger:
             self._storages.clear()
             self._events.clear()
             self._cache_drops.clear()
+            self._blas_starts.clear()
             self.peak_bytes = 0
 
     def begin_step(self) -> None:
@@ -109,10 +114,20 @@ class Ledger:
     def drop_cache(self) -> None:
         """Note that torch gives all the memory that it has cached back."""
         self._end_sum()
+        self._cache_drops.add(self._enter_moment())
+
+    def use_blas(self) -> None:
+        """Note that cuBLAS runs."""
+        in_backward = self.current_phase() is Phase.BACKWARD
+        if in_backward not in self._blas_starts:
+            self._blas_starts[in_backward] = self._enter_moment()
+
+    def _enter_moment(self) -> int:
+        """Enter a storage without memory, which stands for the moment at which it dies."""
         number = len(self._storages)
         self._storages.append(Storage(num_bytes=0, phase=self.phase, module=self.module))
         self._events.append((number, 0))
-        self._cache_drops.add(number)
+        return number
 
     def enter(
         self,
@@ -226,6 +241,17 @@ class Ledger:
         self._events += [(number, num_bytes), (number, 0)]
         self.peak_bytes = max(self.peak_bytes, self.live_bytes + num_bytes)
 
+    def enter_scratch(self, scratch: Scratch) -> None:
+        """Enter what a kernel takes and gives back before it ends where that depends on the GPU."""
+        num_bytes, number = scratch.bytes_on(None), len(self._storages)
+        phase = self.current_phase()
+        origin = self._origins.current() if phase is Phase.BACKWARD else ""
+        self._storages.append(
+            Storage(num_bytes=num_bytes, phase=phase, module=self.module, origin=origin, scratch=scratch)
+        )
+        self._events += [(number, num_bytes), (number, 0)]
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes + num_bytes)
+
     def take_for_a_moment(self, sizes: Sequence[int]) -> None:
         """Enter what a kernel takes and gives back before it ends."""
         if not sizes:
@@ -280,9 +306,9 @@ class Ledger:
 
 
 def _in_order(
-    events: Sequence[tuple[int, int]], step_events: Sequence[int], cache_drops: Container[int]
+    events: Sequence[tuple[int, int]], step_events: Sequence[int], moments: Container[int]
 ) -> Iterator[tuple[int, int]]:
     """Yield the events, storages that die together in the order of their birth: theirs is an accident of addresses."""
     for start, end in pairwise((0, *step_events, len(events))):
-        for _, run in groupby(events[start:end], key=lambda event: (event[1] > 0, event[0] in cache_drops)):
+        for _, run in groupby(events[start:end], key=lambda event: (event[1] > 0, event[0] in moments)):
             yield from sorted(run)  # births are in order already

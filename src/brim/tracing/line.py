@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from brim.tracing.record import Record
+from brim.tracing.scratch import Processors, Scratch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,11 +17,15 @@ class RecordLine:
         low: The smaller microbatch.
         at_low: Its record.
         bytes_per_sample: By how much each storage grows with one sample more.
+        high: The larger microbatch.
+        scratches: By its number, what a kernel takes for a moment at both.
     """
 
     low: int
     at_low: Record
     bytes_per_sample: tuple[int, ...]
+    high: int
+    scratches: Mapping[int, tuple[Scratch, Scratch]]
 
     def at(self, microbatch: int) -> Record:
         """Return the record of a microbatch that was not traced."""
@@ -30,20 +36,26 @@ class RecordLine:
             step_starts=self.at_low.step_starts,
             step_events=self.at_low.step_events,
             cache_drops=self.at_low.cache_drops,
+            blas_starts=self.at_low.blas_starts,
         )
 
-    def events_at(self, microbatch: int) -> tuple[tuple[int, int], ...]:
-        """Return the births and deaths of that record alone."""
-        sizes = self._sizes(microbatch)
+    def events_at(self, microbatch: int, processors: Processors | None = None) -> tuple[tuple[int, int], ...]:
+        """Return the births and deaths of that record alone, on a GPU or a typical one."""
+        sizes = self._sizes(microbatch, processors)
         return tuple((number, sizes[number] if num_bytes else 0) for number, num_bytes in self.at_low.events)
 
-    def _sizes(self, microbatch: int) -> list[int]:
+    def _sizes(self, microbatch: int, processors: Processors | None = None) -> list[int]:
         more = microbatch - self.low
         growing = zip(self.at_low.storages, self.bytes_per_sample, strict=True)
-        return [
+        sizes = [
             storage.num_bytes + more * growth if storage.workspace is None else storage.workspace.at(microbatch)
             for storage, growth in growing
         ]
+        for number, (small, large) in self.scratches.items():
+            scratch = small.between(self.low, large, self.high, microbatch)
+            assert scratch is not None
+            sizes[number] = scratch.bytes_on(processors)
+        return sizes
 
 
 def line_through(low: int, at_low: Record, high: int, at_high: Record) -> RecordLine | None:
@@ -51,7 +63,14 @@ def line_through(low: int, at_low: Record, high: int, at_high: Record) -> Record
     if len(at_low.storages) != len(at_high.storages) or _lifetimes(at_low) != _lifetimes(at_high):
         return None
     growth = []
-    for small, large in zip(at_low.storages, at_high.storages, strict=True):
+    scratches: dict[int, tuple[Scratch, Scratch]] = {}
+    for number, (small, large) in enumerate(zip(at_low.storages, at_high.storages, strict=True)):
+        if small.scratch is not None and large.scratch is not None:
+            if small.scratch.between(low, large.scratch, high, low) is None:
+                return None
+            growth.append(0)
+            scratches[number] = small.scratch, large.scratch
+            continue
         if small.workspace is not None:
             growth.append(0)  # it says itself how large it is
             continue
@@ -61,7 +80,7 @@ def line_through(low: int, at_low: Record, high: int, at_high: Record) -> Record
         if rest or more < 0 or small.num_bytes - more * low < 0:
             return None
         growth.append(more)
-    return RecordLine(low=low, at_low=at_low, bytes_per_sample=tuple(growth))
+    return RecordLine(low=low, at_low=at_low, bytes_per_sample=tuple(growth), high=high, scratches=scratches)
 
 
 def _lifetimes(record: Record) -> list[tuple[int, bool]]:

@@ -1,9 +1,11 @@
-"""Memory on a GPU that is no tensor of the workload's and held all along: cuBLAS's workspaces.
+"""Memory on a GPU that is no tensor of the workload's and is held from its first use on: cuBLAS's workspaces.
 
 What cuDNN takes for an operation is entered while that is traced (`cudnn.py`).
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from brim.devices.catalog import Gpu
 
@@ -14,7 +16,7 @@ CUBLAS_HOPPER_BYTES = 32 * 2**20
 _HOPPER = (9, 0)
 
 
-def cublas_bytes(gpu: Gpu, *, trains: bool) -> tuple[int, ...]:
-    """Return the workspaces of cuBLAS: autograd runs the backward pass in a thread, and with a handle, of its own."""
+def workspaces(starts: Sequence[int], gpu: Gpu) -> dict[int, int]:
+    """Return the workspaces of cuBLAS, by the moments at which a thread first needs its own."""
     size = CUBLAS_HOPPER_BYTES if gpu.capability >= _HOPPER and not gpu.is_amd else CUBLAS_BYTES
-    return (size, size) if trains else (size,)
+    return dict.fromkeys(starts, size)

@@ -16,7 +16,7 @@ from brim.searching.bounds import LARGEST_MICROBATCH
 from brim.tracing.bracket import Bracket
 from brim.tracing.changes import TracedJob
 from brim.tracing.observed import Observed
-from brim.tracing.overheads import cublas_bytes
+from brim.tracing.overheads import workspaces
 from brim.tracing.record import largest_modules
 from brim.tracing.remedies import Remedies
 from brim.tracing.replays import Replays
@@ -260,7 +260,7 @@ class Prediction:
         return Remedies(
             TracedJob(record=self._traced.record(microbatch), is_training=self._traced.has_backward),
             capacity_bytes=self._capacity_bytes(),
-            workspaces=cublas_bytes(self.gpu, trains=self._traced.has_backward),
+            workspaces=workspaces(self._traced.blas_starts(microbatch), self.gpu),
             expandable=self.runtime.expandable_segments,
         ).advice()
 

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from brim.tracing.scratch import Processors, Scratch
+
 
 class Phase(Enum):
     """When a storage was made."""
@@ -54,6 +56,7 @@ class Storage:
         float_bytes: Of one value, where they are floating-point numbers; else 0.
         origin: The module whose backward pass made it, if any.
         workspace: What its size follows from where it is a library's own and no tensor.
+        scratch: The same where it is a kernel's and depends on the GPU.
     """
 
     num_bytes: int
@@ -63,6 +66,7 @@ class Storage:
     float_bytes: int = 0
     origin: str = ""
     workspace: Workspace | None = None
+    scratch: Scratch | None = None
 
     def marked(self, kind: str, module: str) -> Storage:
         """Return the same storage with its kind and its owner; the first mark stays."""
@@ -77,6 +81,7 @@ class Record:
         step_starts: For every step, the number of the first storage that can be its own.
         step_events: For every step, the index of its first event.
         cache_drops: Numbers that stand for no memory: where they die, torch gives all that it has cached back.
+        blas_starts: Likewise: where they die, a thread uses cuBLAS for the first time, which takes its workspace.
     """
 
     storages: tuple[Storage, ...]
@@ -84,6 +89,15 @@ class Record:
     step_starts: tuple[int, ...] = ()
     step_events: tuple[int, ...] = ()
     cache_drops: frozenset[int] = frozenset()
+    blas_starts: tuple[int, ...] = ()
+
+    def events_on(self, processors: Processors | None) -> tuple[tuple[int, int], ...]:
+        """Return the events on a GPU, whose kernels may take nothing for a moment; None for a typical one."""
+        scratches = enumerate(storage.scratch for storage in self.storages)
+        sizes = {number: scratch.bytes_on(processors) for number, scratch in scratches if scratch is not None}
+        if processors is None or not sizes:
+            return self.events
+        return tuple((number, sizes.get(number, num_bytes) if num_bytes else 0) for number, num_bytes in self.events)
 
     def peak(self) -> tuple[int, int]:
         """Return the most live bytes and the index of the event after which they were live."""

@@ -19,7 +19,9 @@ from brim.tracing.kernels import (
     batch_norm_scratch,
     operand_copies,
     result_bytes,
+    scratch_of,
     softmax_scratch,
+    uses_blas,
 )
 from brim.tracing.ledger import Ledger
 from brim.tracing.onednn import convolution_passes, product_scratch, workspace_bytes
@@ -32,6 +34,7 @@ from brim.tracing.unknown import Values
 _DEVICE_OF = torch.ops.prim.device.default
 _ADD = torch.ops.aten.add.Tensor
 _INDEX_PUT = torch.ops.aten.index_put.default
+_DROPOUT = torch.ops.aten.native_dropout.default
 _TO_COPY = torch.ops.aten._to_copy.default
 # After how many operations a long trace says that it goes on: two seconds or so.
 _TOLD_OPERATIONS = 16_384
@@ -184,7 +187,7 @@ class Recorder(TorchDispatchMode):
         elif isinstance(result, (tuple, list)):
             if self._capability is None and (workspace := workspace_bytes(func, args)):
                 ledger.enter(result[-1], workspace)
-            for item in result:
+            for item in reversed(result) if func is _DROPOUT else result:  # its mask is made first
                 if isinstance(item, torch.Tensor):
                     ledger.enter(item)
                 elif isinstance(item, (tuple, list)):
@@ -195,10 +198,14 @@ class Recorder(TorchDispatchMode):
         ledger = self.ledger
         if ledger.is_backed:
             ledger.let_go(ledger.hold(product_scratch(func, args)))
+        if self._capability is not None and uses_blas(func):
+            ledger.use_blas()
         ledger.take_for_a_moment(operand_copies(func, args))
         if self._capability is None:
             ledger.take_for_a_moment(batch_norm_scratch(func, args))
         else:
+            if (scratch := scratch_of(func, args)) is not None:
+                ledger.enter_scratch(scratch)
             for moment in (softmax_scratch(func, args), *backward_scratch(func, args)):
                 ledger.take_for_a_moment(moment)
         taken = workspace_of(func, args, microbatch=self._microbatch, capability=self._capability)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
+from types import MappingProxyType
 
 from brim.tracing.allocator import AllocatorFullError, replay
 from brim.tracing.changes import (
@@ -59,11 +60,16 @@ class Remedies:
     """
 
     def __init__(
-        self, job: TracedJob, *, capacity_bytes: int, workspaces: Sequence[int] = (), expandable: bool = False
+        self,
+        job: TracedJob,
+        *,
+        capacity_bytes: int,
+        workspaces: Mapping[int, int] = MappingProxyType({}),
+        expandable: bool = False,
     ) -> None:
         self._job = job
         self._capacity_bytes = capacity_bytes
-        self._workspaces = tuple(workspaces)
+        self._workspaces = workspaces
         self._expandable = expandable
         self._peak_bytes = job.peak_bytes(job.sizes)
 
@@ -126,7 +132,7 @@ class Remedies:
 
     def _has_room(self, sizes: Sequence[int]) -> bool:
         """Return whether the tensors alone fit, whatever the allocator does."""
-        return self._job.peak_bytes(sizes) + sum(self._workspaces) <= self._capacity_bytes
+        return self._job.peak_bytes(sizes) + sum(self._workspaces.values()) <= self._capacity_bytes
 
     def _fits(self, changes: Sequence[Change]) -> bool:
         sizes = self._sizes(changes)
@@ -172,7 +178,7 @@ class Remedies:
         larger = "it takes a larger GPU, a smaller model or smaller inputs"
         if not useful:
             return f"no change that brim knows of would help; {larger}"
-        missing_bytes = needed_bytes + sum(self._workspaces) - self._capacity_bytes
+        missing_bytes = needed_bytes + sum(self._workspaces.values()) - self._capacity_bytes
         missed = f"miss by about {format_bytes(missing_bytes)}" if missing_bytes > 0 else "leave it too fragmented"
         return f"even {_listed(useful)}{' together' if len(useful) > 1 else ''} would {missed}; {larger}"
 

@@ -36,7 +36,7 @@ def repetition_of(record: Record) -> Repetition | None:
     start = record.step_events[-1]
     last = record.events[start:]
     born = {number for number, num_bytes in last if num_bytes}
-    died = {number for number, num_bytes in last if not num_bytes} - record.cache_drops
+    died = {number for number, num_bytes in last if not num_bytes} - record.cache_drops - {*record.blas_starts}
     older, kept = sorted(died - born), sorted(born - died)
     sizes = [[record.storages[number].num_bytes for number in numbers] for numbers in (older, kept)]
     if sizes[0] != sizes[1]:

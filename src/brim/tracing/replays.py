@@ -6,7 +6,8 @@ from brim.devices.catalog import Gpu
 from brim.searching.curve import curve_through
 from brim.tracing.allocator import AllocatorFullError, AllocatorPeaks, replay
 from brim.tracing.bracket import Bracket, close_in, halve
-from brim.tracing.overheads import cublas_bytes
+from brim.tracing.overheads import workspaces
+from brim.tracing.scratch import processors_of
 from brim.tracing.ways import Traced
 
 # How many sizes just below an answer must fit as well.
@@ -36,7 +37,8 @@ class Replays:
         self._traced = traced
         self._expandable = expandable
         self._cap = cap
-        self._workspaces = cublas_bytes(gpu, trains=traced.has_backward)
+        self._processors = processors_of(gpu)
+        self._gpu = gpu
         # What the line says of a size holds until that is traced, or the line dropped.
         self._peaks: dict[tuple[int, bool, int | None], AllocatorPeaks | None] = {}
         # Of sizes with room enough: where nothing was given back, any capacity that holds it leads to the same.
@@ -58,8 +60,8 @@ class Replays:
     def _replay(self, microbatch: int, capacity_bytes: int | None) -> AllocatorPeaks | None:
         try:
             return replay(
-                self._traced.events(microbatch),
-                workspaces=self._workspaces,
+                self._traced.events(microbatch, self._processors),
+                workspaces=workspaces(self._traced.blas_starts(microbatch), self._gpu),
                 repetition=self._traced.repetition(microbatch),
                 cache_drops=self._traced.cache_drops(microbatch),
                 capacity_bytes=capacity_bytes,
@@ -117,7 +119,7 @@ class Replays:
         return halve(
             lambda size: self.fits(size, capacity_bytes),
             cap=cap,
-            cannot=lambda size: self._traced.peak_bytes(size) > capacity_bytes,
+            cannot=lambda size: self._traced.peak_bytes(size, self._processors) > capacity_bytes,
         )
 
     def bounds(self, found: Bracket, capacity_bytes: int, doubt_bytes: int) -> tuple[int, int]:

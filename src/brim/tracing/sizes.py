@@ -18,6 +18,7 @@ from brim.tracing.line import RecordLine, line_through
 from brim.tracing.observed import Observed
 from brim.tracing.record import Phase, Record, most_live
 from brim.tracing.repetition import Repetition, repetition_of
+from brim.tracing.scratch import Processors
 from brim.tracing.traces import Trace, trace
 from brim.workload import Workload
 
@@ -66,7 +67,7 @@ class TracedSizes:
         self._tell = tell
         self._traces: dict[int, Trace] = {}
         self._repetitions: dict[int, Repetition | None] = {}
-        self._peaks: dict[int, int] = {}
+        self._peaks: dict[tuple[int, Processors | None], int] = {}
         self._steps: int | None = None
         self._single_failure: str | None = None
         low, high = _FIRST_SIZES
@@ -178,21 +179,26 @@ class TracedSizes:
             return self._trace(microbatch).record
         return self._line.at(microbatch)
 
-    def events(self, microbatch: int) -> tuple[tuple[int, int], ...]:
+    def events(self, microbatch: int, processors: Processors | None = None) -> tuple[tuple[int, int], ...]:
         """Return what the allocator is asked for, without the rest of a record, which a search does not need."""
         if self._line is None or not self.is_on_line(microbatch):
-            return self._trace(microbatch).record.events
-        return self._line.events_at(microbatch)
+            return self._trace(microbatch).record.events_on(processors)
+        return self._line.events_at(microbatch, processors)
 
-    def peak_bytes(self, microbatch: int) -> int:
+    def peak_bytes(self, microbatch: int, processors: Processors | None = None) -> int:
         """Return the most bytes that are live at once: the least that a microbatch takes."""
-        if microbatch not in self._peaks:
-            self._peaks[microbatch] = most_live(self.events(microbatch))
-        return self._peaks[microbatch]
+        key = microbatch, processors
+        if key not in self._peaks:
+            self._peaks[key] = most_live(self.events(microbatch, processors))
+        return self._peaks[key]
 
     def cache_drops(self, microbatch: int) -> frozenset[int]:
         """Return which of those events are moments at which the cache is given back."""
         return self._trace(self._like(microbatch)).record.cache_drops
+
+    def blas_starts(self, microbatch: int) -> tuple[int, ...]:
+        """Return which of those events are moments at which a thread first uses cuBLAS."""
+        return self._trace(self._like(microbatch)).record.blas_starts
 
     def repetition(self, microbatch: int) -> Repetition | None:
         """Return how the last step of those events is repeated."""

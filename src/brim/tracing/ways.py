@@ -11,6 +11,7 @@ from brim.tracing.branches import Ways, each_way
 from brim.tracing.observed import Observed
 from brim.tracing.record import Record
 from brim.tracing.repetition import Repetition
+from brim.tracing.scratch import Processors
 from brim.tracing.sizes import TracedSizes
 from brim.workload import Workload
 
@@ -82,17 +83,21 @@ class TracedWays:
         """Return every storage of a microbatch with its lifetime."""
         return self._at(microbatch).record(microbatch)
 
-    def events(self, microbatch: int) -> tuple[tuple[int, int], ...]:
+    def events(self, microbatch: int, processors: Processors | None = None) -> tuple[tuple[int, int], ...]:
         """Return what the allocator is asked for."""
-        return self._at(microbatch).events(microbatch)
+        return self._at(microbatch).events(microbatch, processors)
 
-    def peak_bytes(self, microbatch: int) -> int:
+    def peak_bytes(self, microbatch: int, processors: Processors | None = None) -> int:
         """Return the most bytes that are live at once."""
-        return self._at(microbatch).peak_bytes(microbatch)
+        return self._at(microbatch).peak_bytes(microbatch, processors)
 
     def cache_drops(self, microbatch: int) -> frozenset[int]:
         """Return which of those events are moments at which the cache is given back."""
         return self._at(microbatch).cache_drops(microbatch)
+
+    def blas_starts(self, microbatch: int) -> tuple[int, ...]:
+        """Return which of those events are moments at which a thread first uses cuBLAS."""
+        return self._at(microbatch).blas_starts(microbatch)
 
     def repetition(self, microbatch: int) -> Repetition | None:
         """Return how the last step of those events is repeated."""
