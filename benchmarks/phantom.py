@@ -1,7 +1,7 @@
 """The referee of traces: what each says a job takes, beside torch's own CUDA build on a phantom of the same card.
 
     python benchmarks/phantom.py                    # all nets and jobs; goes on where it was stopped
-    python benchmarks/phantom.py --nets GPT-2 ViT   # some of them, and anew
+    python benchmarks/phantom.py --nets GPT-2 ViT   # some of them
     python benchmarks/phantom.py --report           # only what the results add up to
 
 Every job runs at two microbatches on cards of three generations: training in three precisions, evaluation, generation.
@@ -41,7 +41,7 @@ Row = dict[str, Any]
 def main() -> None:
     """Measure what is missing, write the results and say what they add up to."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--nets", nargs="+", help="only these, and anew; `fixed-on`: those on which traces were fixed")
+    parser.add_argument("--nets", nargs="+", help="only these; `fixed-on`: those on which traces were fixed")
     parser.add_argument("--jobs", nargs="+", help="only these, such as 'train bfloat16'")
     parser.add_argument("--cards", nargs="+", default=list(CARDS), help="default: %(default)s")
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
@@ -63,7 +63,7 @@ def _wanted(nets: Sequence[str] | None, names: Sequence[str] | None) -> list[lis
 
 def measure(jobs: Sequence[Sequence[str]], options: argparse.Namespace) -> None:
     """Measure what is missing: phantoms of one card after the other, beside the traces for all cards."""
-    anew = options.anew or bool(options.nets)
+    anew = options.anew
     done = set() if anew else {(row["side"], *row["cards"], *row["what"]) for row in kept()}
     lock = Lock()
 
@@ -160,7 +160,11 @@ def write() -> None:
         if peaks or problems[what]:
             lines.append(json.dumps({**line, **({"problems": problems[what]} if problems[what] else {})}))
     seconds = {side: round(sum(row["seconds"] for row in kept() if row["side"] == side)) for side in SIDES}
-    head = {"cards": list(CARDS), "cpu_seconds": seconds, "columns": [f"{s} {w}" for s in SIDES for w in ("allocated", "reserved")]}
+    head = {
+        "cards": list(CARDS),
+        "cpu_seconds": seconds,
+        "columns": [f"{s} {w}" for s in SIDES for w in ("allocated", "reserved")],
+    }
     RESULT.write_text("{" + json.dumps(head)[1:-1] + ',\n"jobs": [\n' + ",\n".join(lines) + "\n]}\n")
 
 
@@ -182,7 +186,9 @@ def report(results: Row) -> None:
     for what in ("allocated", "reserved"):
         print(f"farthest, {what}:")
         for row in sorted(rows, key=lambda row: -abs(_error(row[5], what)))[:25]:
-            print(f"  {_error(row[5], what):+7.2%} {_bytes(row[5], what):+15,} {row[0]}, {row[1]}, {row[2]} at {row[3]}")
+            print(
+                f"  {_error(row[5], what):+7.2%} {_bytes(row[5], what):+15,} {row[0]}, {row[1]}, {row[2]} at {row[3]}"
+            )
     for line in results["jobs"]:
         for where, problem in line.get("problems", {}).items():
             print(f"no figures: {line['net']}, {line['job']}, {where}: {problem}")

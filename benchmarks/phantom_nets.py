@@ -17,7 +17,9 @@ WORDS = 8000
 class NanoGpt(nn.Module):
     """A GPT after nanoGPT: no biases, tied embeddings, attention by torch's own function."""
 
-    def __init__(self, width: int = 384, heads: int = 6, layers: int = 6, tokens: int = 256, words: int = WORDS) -> None:
+    def __init__(
+        self, width: int = 384, heads: int = 6, layers: int = 6, tokens: int = 256, words: int = WORDS
+    ) -> None:
         super().__init__()
         self.embed, self.position = nn.Embedding(words, width), nn.Embedding(tokens, width)
         self.blocks = nn.ModuleList(GptBlock(width, heads) for _ in range(layers))
@@ -239,7 +241,11 @@ def separable_net() -> nn.Module:
     """Return depthwise and pointwise convolutions, after MobileNet."""
     layers: list[nn.Module] = [nn.Conv2d(3, 32, 3, 2, 1, bias=False), nn.BatchNorm2d(32), nn.ReLU6()]
     for before, width in pairwise((32, 64, 128, 128, 256)):
-        layers += [nn.Conv2d(before, before, 3, 1, 1, groups=before, bias=False), nn.BatchNorm2d(before), nn.Hardswish()]
+        layers += [
+            nn.Conv2d(before, before, 3, 1, 1, groups=before, bias=False),
+            nn.BatchNorm2d(before),
+            nn.Hardswish(),
+        ]
         layers += [nn.Conv2d(before, width, 1, bias=False), nn.BatchNorm2d(width), nn.Hardswish()]
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, CLASSES))
 

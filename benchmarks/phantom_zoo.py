@@ -218,12 +218,16 @@ NETS: dict[str, Net] = {
     "DeiT": _seen("Deit".replace("it", "iT"), **_PATCHES),
     "BEiT": _seen("Beit", **_PATCHES),
     "DINOv2": _seen("Dinov2", **{k: v for k, v in _PATCHES.items() if k != "intermediate_size"}),
-    "Swin": _seen("Swin", image_size=PIXELS, patch_size=2, embed_dim=48, depths=[2, 2], num_heads=[3, 6], window_size=8),
+    "Swin": _seen(
+        "Swin", image_size=PIXELS, patch_size=2, embed_dim=48, depths=[2, 2], num_heads=[3, 6], window_size=8
+    ),
     "ConvNeXt": _seen("ConvNext", hidden_sizes=[48, 96, 192, 384], depths=[2, 2, 2, 2]),
     "ResNet": _seen("ResNet", hidden_sizes=[64, 128, 256, 512], depths=[2, 2, 2, 2], embedding_size=32),
     "MobileNetV2": _seen("MobileNetV2", image_size=PIXELS),
     "RegNet": _seen("RegNet", hidden_sizes=[32, 64, 128, 256], depths=[1, 1, 2, 2], groups_width=16),
-    "EfficientNet": _seen("EfficientNet", image_size=PIXELS, width_coefficient=0.5, depth_coefficient=0.5, hidden_dim=1280),
+    "EfficientNet": _seen(
+        "EfficientNet", image_size=PIXELS, width_coefficient=0.5, depth_coefficient=0.5, hidden_dim=1280
+    ),
     "PoolFormer": _seen("PoolFormer", hidden_sizes=[32, 64, 128, 256], depths=[1, 1, 2, 1]),
     "SegFormer": Net(
         make=_hf("Segformer", "ForSemanticSegmentation", num_labels=CLASSES, depths=[1, 1, 1, 1]),
@@ -242,9 +246,18 @@ NETS: dict[str, Net] = {
     ),
     # Sound.
     "Whisper": Net(
-        make=_hf("Whisper", "ForConditionalGeneration", vocab_size=WORDS, max_source_positions=200, pad_token_id=0, **{
-            k: v for k, v in _BARTS.items() if k != "max_position_embeddings"
-        }, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1, begin_suppress_tokens=None),
+        make=_hf(
+            "Whisper",
+            "ForConditionalGeneration",
+            vocab_size=WORDS,
+            max_source_positions=200,
+            pad_token_id=0,
+            **{k: v for k, v in _BARTS.items() if k != "max_position_embeddings"},
+            bos_token_id=1,
+            eos_token_id=2,
+            decoder_start_token_id=1,
+            begin_suppress_tokens=None,
+        ),
         read=_spoken,
     ),
     "Wav2Vec2": Net(make=_hf("Wav2Vec2", "ForSequenceClassification", num_labels=CLASSES, **_SMALL), read=_sounds),
@@ -358,7 +371,9 @@ class Generate(Workload):
 
     def step(self, batch: Batch) -> None:
         """Generate to the longest text."""
-        self.model.generate(batch, max_new_tokens=NEW_TOKENS, min_new_tokens=NEW_TOKENS, do_sample=False, pad_token_id=0)
+        self.model.generate(
+            batch, max_new_tokens=NEW_TOKENS, min_new_tokens=NEW_TOKENS, do_sample=False, pad_token_id=0
+        )
 
 
 JOBS: dict[str, tuple[type[Workload], dict[str, str]]] = {

@@ -26,6 +26,16 @@ _OPERANDS = {
     _aten.addmm.default: 1,
     _aten.baddbmm.default: 1,
 }
+# Which arguments kernels want in a layout of their own.
+_LAID_OUT = {
+    _aten.native_layer_norm.default: (0,),
+    _aten.native_layer_norm_backward.default: (0, 1),
+    _aten.convolution.default: (0,),
+    _aten.convolution_backward.default: (0, 1),
+}
+# Where the weight is that has a say in the layout, and of how many dimensions what is convolved has a choice.
+_CONVOLUTIONS = {_aten.convolution.default: 1, _aten.convolution_backward.default: 2}
+_IMAGE_DIMS = (4, 5)
 # Sums, with the dimensions in their second argument.
 _SUMS = (_aten.sum.dim_IntList, _aten.mean.dim)
 # How many columns a thread of a sum takes at once at most.
@@ -64,6 +74,34 @@ def operand_copies(func: Any, args: Sequence[Any]) -> tuple[int, ...]:
 def _is_blas_matrix(matrix: torch.Tensor) -> bool:
     (num_rows, num_columns), (row, column) = matrix.shape[-2:], matrix.stride()[-2:]
     return (column == 1 and row >= max(1, num_columns)) or (row == 1 and column >= max(1, num_rows))
+
+
+def laid_out(func: Any, args: Sequence[Any]) -> tuple[int, ...]:
+    """Return the sizes of the inputs that a kernel on CUDA copies, before it makes its results, into its own layout.
+
+    Sources, all in torch's aten/src/ATen/native: `layer_norm_cuda` and its backward in cuda/layer_norm_kernel.cu;
+    `_convolution`, `convolution_backward` in Convolution.cpp, where one dimension is always contiguous.
+    """
+    inputs = [args[position] for position in _LAID_OUT.get(func, ())]
+    if not inputs:
+        return ()
+    layout = torch.contiguous_format
+    if func in _CONVOLUTIONS and inputs[-1].dim() in _IMAGE_DIMS:
+        weight = args[_CONVOLUTIONS[func]]
+        layout = torch._C._conv_determine_backend_memory_format(inputs[-1], weight, torch._C._ConvBackend.Cudnn)
+    return tuple(each.numel() * each.element_size() for each in inputs if not each.is_contiguous(memory_format=layout))
+
+
+def widened(func: Any, args: Sequence[Any]) -> tuple[int, ...]:
+    """Return the size of the copy of truth values or small whole numbers that a sum makes, to add up 64 bits.
+
+    Source: `make_reduction` in torch's aten/src/ATen/native/ReduceOpsUtils.h.
+    """
+    if func not in (_aten.sum.dim_IntList, _aten.sum.default):
+        return ()
+    values = args[0]
+    is_narrow = not values.is_floating_point() and not values.is_complex() and values.dtype is not torch.int64
+    return (values.numel() * torch.int64.itemsize,) if is_narrow else ()
 
 
 def softmax_scratch(func: Any, args: Sequence[Any]) -> tuple[int, ...]:

@@ -256,15 +256,29 @@ class Ledger:
         """Enter what a kernel takes and gives back before it ends."""
         if not sizes:
             return
+        self.give_back(self.take(sizes))
+        if self.is_backed:
+            self.let_go(self.hold(sizes))
+
+    def take(self, sizes: Sequence[int]) -> Sequence[int]:
+        """Enter what a kernel takes, and return the numbers by which it is given back."""
+        if not sizes:
+            return ()
         phase, numbers = self.current_phase(), range(len(self._storages), len(self._storages) + len(sizes))
         origin = self._origins.current() if phase is Phase.BACKWARD else ""
         self._storages += [
             Storage(num_bytes=num_bytes, phase=phase, module=self.module, origin=origin) for num_bytes in sizes
         ]
-        self._events += [*zip(numbers, sizes, strict=True), *((number, 0) for number in numbers)]
-        self.peak_bytes = max(self.peak_bytes, self.live_bytes + sum(sizes))
-        if self.is_backed:
-            self.let_go(self.hold(sizes))
+        self._events += zip(numbers, sizes, strict=True)
+        self.live_bytes += sum(sizes)
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+        return numbers
+
+    def give_back(self, numbers: Sequence[int]) -> None:
+        """Note that a kernel gives back what it took."""
+        for number in numbers:
+            self._events.append((number, 0))
+            self.live_bytes -= self._storages[number].num_bytes
 
     def hold(self, sizes: Sequence[int]) -> list[tuple[int, int | None]]:
         """Hold real memory for what a kernel takes; it is counted, but entered nowhere."""

@@ -17,11 +17,13 @@ from brim.tracing.cudnn import workspace_of
 from brim.tracing.generation import Generation
 from brim.tracing.kernels import (
     batch_norm_scratch,
+    laid_out,
     operand_copies,
     result_bytes,
     scratch_of,
     softmax_scratch,
     uses_blas,
+    widened,
 )
 from brim.tracing.ledger import Ledger
 from brim.tracing.onednn import convolution_passes, product_scratch, workspace_bytes
@@ -163,8 +165,10 @@ class Recorder(TorchDispatchMode):
             return result  # on the host, or written in place
         if self.ledger.is_backed:
             self._enter_passes(func, args, result)
+        copied = () if self._capability is None else self.ledger.take(laid_out(func, args))
         self._enter_results(func, args, result, by_autograd=by_autograd)
         self._enter_scratch(func, args)
+        self.ledger.give_back(copied)
         return result
 
     def _enter_passes(self, func: Any, args: tuple[Any, ...], result: Any) -> None:
@@ -206,7 +210,7 @@ class Recorder(TorchDispatchMode):
         else:
             if (scratch := scratch_of(func, args)) is not None:
                 ledger.enter_scratch(scratch)
-            for moment in (softmax_scratch(func, args), *backward_scratch(func, args)):
+            for moment in (softmax_scratch(func, args), widened(func, args), *backward_scratch(func, args)):
                 ledger.take_for_a_moment(moment)
         taken = workspace_of(func, args, microbatch=self._microbatch, capability=self._capability)
         if taken is not None:
