@@ -101,9 +101,11 @@ class Values:
 
     def __init__(self, known: Known) -> None:
         self._known = known
+        self._float = 0.0
 
     def attach(self, operations: Operations) -> None:
         """See every operation that can be computed."""
+        operations.add("multinomial.default", self._draw)
         for name in _COMPARISONS:
             self._add(operations, name, self._compare)
         for name in _LOGIC:
@@ -161,6 +163,14 @@ class Values:
             self._known.set(result, State.UNKNOWN, written=False)
         return result
 
+    def _draw(self, operation: Any, original: Original, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Draw as ever; before torch 2.6 that asks whether all probabilities are zero."""
+        self._float = 1.0
+        try:
+            return original()
+        finally:
+            self._float = 0.0
+
     def _copy(self, operation: Any, original: Original, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         result = original()
         to, source = args[:2]
@@ -185,7 +195,7 @@ class Values:
     def _constant(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Return the one value that all elements are taken to have; None where they have their own."""
         if tensor.dtype.is_floating_point:
-            return torch.zeros((), dtype=tensor.dtype)
+            return torch.full((), self._float, dtype=tensor.dtype)
         return torch.ones((), dtype=torch.bool) if self._known.state(tensor) is State.ONES else None
 
     def _fill(self, operation: Any, result: torch.Tensor, args: Sequence[Any]) -> None:
