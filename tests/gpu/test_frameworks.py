@@ -47,7 +47,9 @@ class Texts(torch.utils.data.Dataset):
 
 
 def test_arguments_of_a_trainer_are_filled_in_and_the_effective_batch_counts_every_gpu_it_spreads_over(tmp_path):
-    config = GPT2Config(n_layer=1, n_embd=128, n_head=2, vocab_size=8000, n_positions=192, bos_token_id=0, eos_token_id=0)
+    config = GPT2Config(
+        n_layer=1, n_embd=128, n_head=2, vocab_size=8000, n_positions=192, bos_token_id=0, eos_token_id=0
+    )
     model = GPT2LMHeadModel(config)
     args = TrainingArguments(
         output_dir=str(tmp_path), per_device_train_batch_size=64, report_to=[], save_strategy="no", disable_tqdm=True

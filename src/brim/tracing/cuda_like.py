@@ -220,9 +220,7 @@ class _CudaFunctions(TorchFunctionMode):
             dtype = torch.get_autocast_dtype("cpu")
             kwargs = {name: _cast_mask(each, dtype) for name, each in kwargs.items()}
             args = tuple(_cast_mask(each, dtype) for each in args)
-            value, key, query = (
-                each.to(dtype) for each in (value, key, query)
-            )
+            value, key, query = (each.to(dtype) for each in (value, key, query))
         return attend(query, key, value, *args, **kwargs, capability=self._capability)
 
 

@@ -53,9 +53,15 @@ def test_sizes_that_depend_on_what_was_never_computed_are_the_largest_and_told_w
         "best = scores.argmax(-1)\n"
         "print(len(torch.unique(best)), [len(torch.where(best == i)[0]) for i in range(2)])\n"
         "print(scores[best != -100].shape)\n"
+        "print((scores[1:] <= scores[:-1]).any().item(), (scores >= 0).all().item())\n"
     )
     done = run_on_phantom("import runpy, sys\nsys.argv[0] = sys.argv[1]\nrunpy.run_path(sys.argv[1])", str(script))
-    assert done.output.splitlines() == ["400", "100 [100, 100]", "torch.Size([100, 4])"], done.errors
+    assert done.output.splitlines() == [
+        "400",
+        "100 [100, 100]",
+        "torch.Size([100, 4])",
+        "False True",
+    ], done.errors
     remarks = [event.text for event in done.events if event.kind == "remark"]
     assert any("sizes.py:3" in remark and "all elements are taken" in remark for remark in remarks)
     assert any("sizes.py:5" in remark and "taken for different" in remark for remark in remarks)

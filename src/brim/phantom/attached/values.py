@@ -5,7 +5,7 @@ which tokens a mask selects decide what a job does next. Device memory is host m
 run on the CPU, in place. What follows from numbers that were never computed (logits, losses) is not known:
 
 - a comparison with a token that was never sampled is false: no text ends early, and generation goes to its longest;
-- a comparison of floats takes them for zeros, which are finite;
+- floats are finite and compared with numbers as zeros; of two tensors of floats a comparison is false;
 - where a size depends on such a value, the largest it can be is taken (sizes.py).
 """
 
@@ -124,7 +124,9 @@ class Values:
         tensors = _device_tensors(args)
         if not tensors:
             return result
-        if all(self._constant(each) is not None for each in tensors):
+        if _are_of_floats(tensors):
+            self._known.set(result, State.ASSUMED, written=False)
+        elif all(self._constant(each) is not None for each in tensors):
             self._fill(operation, result, args)
         elif all(map(is_small, tensors)):
             if any(self._known.state(each) is State.UNKNOWN for each in tensors):
@@ -252,6 +254,13 @@ def _device_tensors(args: Sequence[Any]) -> list[torch.Tensor]:
     """Return the device's tensors among arguments; none where one is of a kind of its own."""
     found = list(_flat(args))
     return [each for each in found if each.is_cuda] if all(map(is_plain, found)) else []
+
+
+def _are_of_floats(tensors: Sequence[torch.Tensor]) -> bool:
+    """Return whether these are two tensors of floats; one that is compared with itself is one."""
+    if len(tensors) < 2 or not all(each.dtype.is_floating_point for each in tensors):
+        return False
+    return tensors[0].data_ptr() != tensors[1].data_ptr()
 
 
 def _is_elsewhere(value: Any) -> bool:
