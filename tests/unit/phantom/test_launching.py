@@ -182,3 +182,18 @@ def test_a_process_sees_the_phantoms_that_cuda_visible_devices_leaves_it_and_a_m
     assert done.output.splitlines() == ["1 NVIDIA H100 SXM 80GB 2", "True"], done.errors
     assert [(usage.device, usage.peak_bytes) for usage in done.usages] == [(1, GIB + CONTEXT_BYTES)]
     assert done.usages[0].reserved_peak_bytes == GIB
+
+
+def test_the_driver_of_a_real_gpu_on_the_machine_is_not_loaded(tmp_path):
+    source = tmp_path / "real.c"
+    source.write_text('#include <stdio.h>\n__attribute__((constructor)) static void load(void) { puts("loaded"); }\n')
+    for name in ("libcuda.so.1", "libnvidia-ml.so.1", "libcudart.so.13"):
+        command = ["cc", "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", str(tmp_path / name), str(source)]
+        subprocess.run(command, check=True)
+    done = run_on_phantom(
+        "import ctypes, torch\n"
+        "for name in ('libcuda.so.1', 'libnvidia-ml.so.1'): ctypes.CDLL(name)\n"
+        "print(torch.cuda.get_device_name())\n",
+        environment={"LD_LIBRARY_PATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": "7"},
+    )
+    assert done.output.splitlines() == ["NVIDIA GeForce RTX 3090"], done.errors
