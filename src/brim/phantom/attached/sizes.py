@@ -6,7 +6,10 @@ Where numbers that were never computed end a loop, it is ended here, with the li
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -16,6 +19,7 @@ from brim.phantom.attached.operations import Operations, Original
 from brim.phantom.attached.values import Known, State, is_plain, is_small, on_host
 from brim.probing.verdicts import line_of
 
+_OWN, _TORCH = str(Path(__file__).parent), str(Path(torch.__file__).parent)
 # So many truth values that were never computed are read without a step of an optimizer between: by then a loop waits
 # for one of them. A generation reads one or two for each token.
 MOST_READS = 50_000
@@ -89,7 +93,7 @@ class Sizes:
             if state is not State.KNOWN and tensor.dtype is torch.bool:
                 self._num_reads += 1
                 self._check_rounds()
-            elif state is State.UNKNOWN:
+            elif state is State.UNKNOWN and not _is_asked_by_torch():
                 self._say("reads a number that no kernel computed, so it is 0")
         return original()
 
@@ -116,3 +120,11 @@ class Sizes:
     def _say(self, what: str) -> None:
         line = line_of(RuntimeError())
         self._remark(b"remark", f"{line or 'the job'} {what}.".encode())
+
+
+def _is_asked_by_torch() -> bool:
+    """Return whether a module of torch's is what asks, as DDP does: it goes on whatever it reads."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_OWN):
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename.startswith(_TORCH)
