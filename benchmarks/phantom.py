@@ -5,9 +5,9 @@
     python benchmarks/phantom.py --report           # only what the results add up to
 
 Every job runs at two microbatches on cards of three generations: training in three precisions, evaluation, generation.
-cuDNN's workspaces are on neither side: they are 0 on a phantom, and left out of the traces here. Both sides run at the
-same time, each in one process. `results/phantom.json` has a line for every job: by card and microbatch the allocated and
-the reserved peak on the phantom, then those of the trace, in bytes.
+cuDNN's workspaces are on neither side: they are 0 on a phantom, and left out of the traces here. Both sides run at
+the same time, each in one process. `results/phantom.json` has a line for every job: by card and microbatch the
+allocated and the reserved peak on the phantom, then those of the trace, in bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import sys
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
@@ -126,7 +126,7 @@ def child(side: str, cards: str, jobs: str) -> None:
         try:
             peaks = by_trace(net, job, names) if side == "trace" else {names[0]: on_phantom(net, job)}
             result: Row = {"peaks": peaks}
-        except Exception as error:  # a row without figures is counted, not hidden
+        except Exception as error:  # noqa: BLE001 - a row without figures is counted, not hidden
             result = {"peaks": {}, "problem": f"{type(error).__name__}: {error}"[:300]}
         print(json.dumps({**result, "seconds": round(time.process_time() - began, 2)}), file=out, flush=True)
 

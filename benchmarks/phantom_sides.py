@@ -13,7 +13,7 @@ import torch
 
 from brim.cases import Case
 from brim.workload import prepare
-from phantom_zoo import JOBS, NETS, NEW_TOKENS, PROMPT
+from phantom_zoo import JOBS, NETS, NEW_TOKENS
 
 # How many steps run on a phantom: as many as it takes for the peaks to stay as they are for two.
 FEWEST_STEPS, MOST_STEPS, STEADY_STEPS = 3, 8, 2
@@ -93,7 +93,7 @@ def by_trace(net: str, job: str, cards: Sequence[str]) -> Mapping[str, dict[int,
 
     workload_class, _ = JOBS[job]
     with ExitStack() as stack:
-        stack.enter_context(mock.patch.object(recorder, "workspace_of", lambda *_, **__: None))
+        stack.enter_context(mock.patch.object(recorder, "workspace_of", return_value=None))
         found = predict_all(workload_class, gpus=cards, cases=[case_of(net, job)], runtime=runtime_here(cuda="13.0"))
         peaks: dict[str, dict[int, Peaks]] = {}
         for card, prediction in zip(cards, found, strict=True):

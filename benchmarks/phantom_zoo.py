@@ -98,8 +98,14 @@ def _flat_words(size: int, device: Any) -> Batch:
 _SMALL = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024}
 _GROUPED = {**_SMALL, "num_key_value_heads": 2, "max_position_embeddings": 512}
 _BARTS = {
-    **{"d_model": 256, "encoder_layers": 3, "decoder_layers": 3, "encoder_ffn_dim": 1024, "decoder_ffn_dim": 1024},
-    **{"encoder_attention_heads": 4, "decoder_attention_heads": 4, "max_position_embeddings": 512},
+    "d_model": 256,
+    "encoder_layers": 3,
+    "decoder_layers": 3,
+    "encoder_ffn_dim": 1024,
+    "decoder_ffn_dim": 1024,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "max_position_embeddings": 512,
 }
 _T5 = {"d_model": 256, "d_kv": 64, "d_ff": 1024, "num_layers": 3, "num_heads": 4, "decoder_start_token_id": 0}
 _PATCHES = {**_SMALL, "image_size": PIXELS, "patch_size": 8}
@@ -176,7 +182,10 @@ NETS: dict[str, Net] = {
     "GPT-NeoX": _causal("GPTNeoX", **_SMALL, max_position_embeddings=512),
     "GPT-Neo": _causal(
         "GPTNeo",
-        **{"hidden_size": 256, "num_layers": 4, "num_heads": 4, "max_position_embeddings": 512},
+        hidden_size=256,
+        num_layers=4,
+        num_heads=4,
+        max_position_embeddings=512,
         attention_types=[[["global", "local"], 2]],
     ),
     "GPT-J": _causal("GPTJ", n_embd=256, n_layer=4, n_head=4, rotary_dim=32, n_positions=512),

@@ -1,4 +1,4 @@
-"""GPT-2 as people train it: bfloat16, AdamW, clipped gradients, one batch of tokens after another. Knows nothing of brim.
+"""GPT-2 as people train it: bfloat16, AdamW, clipped gradients. It knows nothing of brim.
 
 brim predict --gpu rtx-4090 -- python examples/train_gpt.py --batch_size {batch}
 """

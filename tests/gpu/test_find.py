@@ -9,18 +9,15 @@ import torch
 from tests.conftest import WORKLOADS
 
 import brim
-from brim.devices import resolve
+from brim.devices import Device, resolve
 from brim.probing.isolated import IsolatedProber
+from brim.probing.scripts import Command, CommandProber
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
 TRAIN = f"{WORKLOADS}/on_gpu.py:Train"
-GPT = str(WORKLOADS.parents[1] / "examples" / "train_gpt.py")
-GIB = 2**30
-
-
-def total_bytes(index=0):
-    return torch.cuda.get_device_properties(index).total_memory
+LOADED = str(WORKLOADS.parent / "scripts" / "loaded.py")
+MIB, GIB = 2**20, 2**30
 
 
 def test_a_workload_is_searched_to_what_its_limit_allows_and_confirmed_in_a_fresh_process():
@@ -44,10 +41,11 @@ def test_a_workload_is_searched_to_what_its_limit_allows_and_confirmed_in_a_fres
     assert [(probe.microbatch, probe.verdict) for probe in again[0].probes] == [(finding.microbatch, "fits")]
 
 
-def test_a_command_is_searched_under_a_limit(brim_cli):
+def test_a_command_whose_loader_forks_is_searched_under_a_limit(brim_cli):
     run = brim_cli(
-        "find", "--device", "cuda:0", "--memory", "3GiB", "--json", "--",
-        sys.executable, GPT, "--tokens", "256", "--batch_size", "{batch}",
+        "find", "--device", "cuda:0", "--memory", "1500MiB", "--fill", "1", "--start", "32", "--multiple-of", "8",
+        "--json", "--",
+        sys.executable, LOADED, "--batch_size", "{batch}",
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
     told = json.loads(run.stdout)
@@ -56,7 +54,16 @@ def test_a_command_is_searched_under_a_limit(brim_cli):
     verdicts = {probe["microbatch"]: probe["verdict"] for probe in finding["probes"]}
     assert verdicts[finding["microbatch"]] == "fits"
     assert "oom" in verdicts.values()
-    assert 0.6 * 0.9 * 3 * GIB < finding["peak_bytes"] <= 0.9 * 3 * GIB
+    assert finding["peak_bytes"] <= 1500 * MIB
+
+
+def test_a_forked_loader_of_a_command_does_not_touch_cuda():
+    limit_bytes = 2 * GIB
+    device = Device(name="cuda:0", memory_bytes=limit_bytes, fill=1.0)
+    prober = CommandProber(Command((sys.executable, LOADED, "--batch_size", "{batch}")), device, (limit_bytes,))
+    ended, log = prober.run(brim.Case({}), 4, steps=2)
+    assert log.read_text() == ""
+    assert prober.outcome(brim.Case({}), 4, ended, log).probe.verdict == "fits"
 
 
 def test_a_device_that_is_not_there_is_an_error_that_counts_those_that_are(brim_cli):

@@ -1,7 +1,7 @@
 """Recovery from real out-of-memory errors of torch's CUDA allocator, and what it leaves behind.
 
-On a phantom all losses and gradients are zeros. What is compared there are sizes, counts and memory; values are compared
-where kernels compute.
+On a phantom all losses and gradients are zeros. What is compared there are sizes, counts and memory; values are
+compared where kernels compute.
 """
 
 import logging

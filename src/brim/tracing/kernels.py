@@ -88,7 +88,8 @@ def laid_out(func: Any, args: Sequence[Any]) -> tuple[int, ...]:
     layout = torch.contiguous_format
     if func in _CONVOLUTIONS and inputs[-1].dim() in _IMAGE_DIMS:
         weight = args[_CONVOLUTIONS[func]]
-        layout = torch._C._conv_determine_backend_memory_format(inputs[-1], weight, torch._C._ConvBackend.Cudnn)
+        cudnn = getattr(torch._C, "_ConvBackend").Cudnn  # noqa: B009 - torch's types spell it otherwise
+        layout = torch._C._conv_determine_backend_memory_format(inputs[-1], weight, cudnn)
     return tuple(each.numel() * each.element_size() for each in inputs if not each.is_contiguous(memory_format=layout))
 
 

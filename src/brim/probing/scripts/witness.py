@@ -85,8 +85,8 @@ class Witness:
 
     def _on_fork(self) -> None:
         """A forked process is no rank before it works like one, and a data loader's worker has no limit."""
-        if self._meter is not None:
-            self._meter.lift()
+        if self._meter is not None and self._device_name == "cpu":
+            self._meter.lift()  # of CUDA's nothing is left in a forked process, nor can anything be asked of it
         self._start_anew()
 
     def _on_exit(self) -> None:
