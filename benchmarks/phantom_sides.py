@@ -85,6 +85,10 @@ def without_values() -> Iterator[None]:
         yield
 
 
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    """Be in place of what cuDNN takes; a mock would keep every tensor that it is called with."""
+
+
 def by_trace(net: str, job: str, cards: Sequence[str]) -> Mapping[str, dict[int, Peaks]]:
     """Return the peaks of each microbatch on every card as traces have them, without what cuDNN takes for a moment."""
     from brim.tracing import recorder
@@ -93,7 +97,7 @@ def by_trace(net: str, job: str, cards: Sequence[str]) -> Mapping[str, dict[int,
 
     workload_class, _ = JOBS[job]
     with ExitStack() as stack:
-        stack.enter_context(mock.patch.object(recorder, "workspace_of", return_value=None))
+        stack.enter_context(mock.patch.object(recorder, "workspace_of", _nothing))
         found = predict_all(workload_class, gpus=cards, cases=[case_of(net, job)], runtime=runtime_here(cuda="13.0"))
         peaks: dict[str, dict[int, Peaks]] = {}
         for card, prediction in zip(cards, found, strict=True):

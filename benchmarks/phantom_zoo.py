@@ -235,7 +235,7 @@ NETS: dict[str, Net] = {
     "MobileNetV2": _seen("MobileNetV2", image_size=PIXELS),
     "RegNet": _seen("RegNet", hidden_sizes=[32, 64, 128, 256], depths=[1, 1, 2, 2], groups_width=16),
     "EfficientNet": _seen(
-        "EfficientNet", image_size=PIXELS, width_coefficient=0.5, depth_coefficient=0.5, hidden_dim=1280
+        "EfficientNet", image_size=PIXELS, width_coefficient=0.5, depth_coefficient=0.5, hidden_dim=640
     ),
     "PoolFormer": _seen("PoolFormer", hidden_sizes=[32, 64, 128, 256], depths=[1, 1, 2, 1]),
     "SegFormer": Net(
