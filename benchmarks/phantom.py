@@ -31,7 +31,7 @@ CUDA = Path(sys.prefix) / "cuda"
 RESULT = HERE / "results" / "phantom.json"
 # What was measured so far, a line for each job, side and card.
 KEPT = HERE / "results" / "phantom-rows.jsonl"
-CARDS = ("rtx-3090", "v100-32gb", "h100-sxm")
+CARDS = ("rtx-3090", "t4", "h100-sxm")
 SIDES = ("phantom", "trace")
 # The goals: which share of rows is to lie within which difference.
 GOALS = (("allocated", 0.005, 0.95), ("allocated", 0.03, 1.0), ("reserved", 0.03, 0.90))

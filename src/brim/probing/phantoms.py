@@ -28,7 +28,7 @@ _MOST_AT_ONCE = 2
 # How many modules or kinds are named where memory ran out.
 _NUM_NAMED = 3
 # What the driver notes that a user has to know.
-_WORTH_TELLING = ("absent", "host", "full", "loop", "private", "remark")
+_WORTH_TELLING = ("absent", "host", "full", "kernels", "loop", "private", "remark")
 # What CUDA says to a job that names a GPU which is not there.
 _NO_SUCH_GPU = "invalid device ordinal"
 _HOST_FULL = "memory ran out on this machine, not on the GPU: the job's own data must fit here."

@@ -29,6 +29,17 @@ def test_torch_sees_the_card_that_was_asked_for():
     ], done.errors
 
 
+def test_a_card_that_torch_has_no_kernels_for_is_told():
+    use = "import torch\ntorch.ones(1, device='cuda')"
+    told = [
+        [e.text for e in run_on_phantom(use, gpus=(gpu,)).events if e.kind == "kernels"] for gpu in ("t4", "v100-32gb")
+    ]
+    assert told[0] == []
+    assert len(told[1]) == 1
+    assert "no kernels for" in told[1][0]
+    assert "compute capability 7.0, it has sm_75" in told[1][0]
+
+
 def test_memory_is_counted_against_the_card_by_torch_s_own_allocator():
     done = run_on_phantom(
         "import torch\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from brim.phantom.attached import kernels
 from brim.phantom.attached.operations import Operations
 from brim.phantom.attached.sizes import Sizes
 from brim.phantom.attached.values import Known, Values
@@ -19,4 +20,5 @@ def attach(settings: Mapping[str, Any]) -> None:
     Weights().attach(operations)
     Values(known).attach(operations)
     Sizes(known).attach(operations)
+    kernels.attach()
     _attached.append(operations)  # torch forgets them with this object
