@@ -19,6 +19,7 @@ from brim.tracing.kernels import FLOAT32_BYTES, round_up
 
 _aten = torch.ops.aten
 _HALF = (torch.float16, torch.bfloat16)
+_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
 # Flash attention needs Ampere or newer, and so do bfloat16 values in memory-efficient attention.
 _FLASH_CAPABILITY = (8, 0)
 # The widest head that it takes; narrower ones are padded to a multiple.
@@ -111,12 +112,11 @@ def _attend_by_parts(
     is_grouped: bool,
 ) -> torch.Tensor:
     """Attend as the kernel does that no fused one can replace: with the whole matrix of scores."""
-    if is_grouped:
-        repeats = query.shape[1] // key.shape[1]
-        key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
-    attended: torch.Tensor = _aten._scaled_dot_product_attention_math(
-        query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale
-    )[0]
+    grouped = {"enable_gqa": True} if is_grouped else {}  # which torch 2.4 does not have
+    with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):  # it has cast already
+        attended: torch.Tensor = _aten._scaled_dot_product_attention_math(
+            query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, **grouped
+        )[0]
     return attended
 
 

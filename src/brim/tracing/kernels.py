@@ -38,6 +38,8 @@ _CONVOLUTIONS = {_aten.convolution.default: 1, _aten.convolution_backward.defaul
 _IMAGE_DIMS = (4, 5)
 # Sums, with the dimensions in their second argument.
 _SUMS = (_aten.sum.dim_IntList, _aten.mean.dim)
+# Attention by parts; torch 2.4 has none.
+_SAFE_SOFTMAX = _aten._safe_softmax.default if hasattr(_aten, "_safe_softmax") else None
 # How many columns a thread of a sum takes at once at most.
 _MOST_AT_ONCE = 4
 # The layouts that batch norm's kernels on the CPU know.
@@ -106,10 +108,13 @@ def widened(func: Any, args: Sequence[Any]) -> tuple[int, ...]:
 
 
 def softmax_scratch(func: Any, args: Sequence[Any]) -> tuple[int, ...]:
-    """Return what softmax's backward pass takes on CUDA: the gradient times the output.
+    """Return what softmax takes on CUDA: backward the gradient times the output, of attention a mask of the scores.
 
-    Source: `softmax_backward_cuda_out` in torch's aten/src/ATen/native/cuda/SoftMax.cu.
+    Sources: `softmax_backward_cuda_out` in torch's aten/src/ATen/native/cuda/SoftMax.cu, `_safe_softmax` in
+    .../native/transformers/attention.cpp, which looks for rows that are masked whole.
     """
+    if func is _SAFE_SOFTMAX:
+        return (args[0].numel(),)
     if func is not _aten._softmax_backward_data.default:
         return ()
     gradient, output = args[:2]
