@@ -75,7 +75,10 @@ def attend(
     is_even = key.shape[-1] == value.shape[-1] == head
     # A causal mask of flash attention ends with the last key, that of torch begins with the first.
     is_square = not is_causal or query.shape[-2] == key.shape[-2]
-    is_plain = query.dim() == 4 and attn_mask is None and is_even and is_square
+    # Neither fused kernel repeats samples, nor heads without being told to.
+    is_alike = query.dim() == 4 and query.shape[0] == key.shape[0] == value.shape[0]
+    is_alike = is_alike and (is_grouped or query.shape[1] == key.shape[1] == value.shape[1])
+    is_plain = is_alike and attn_mask is None and is_even and is_square
     if is_plain and is_half and head <= _FLASH_HEAD and has_flash_attention(capability):
         missing = -head % _FLASH_MULTIPLE
         if missing:
@@ -88,7 +91,7 @@ def attend(
     multiple = _EFFICIENT_MULTIPLES.get(query.element_size())
     is_unserved = query.dtype is torch.bfloat16 and not has_flash_attention(capability)
     is_aligned = multiple is not None and head % multiple == 0 == value.shape[-1] % multiple
-    if query.dim() != 4 or is_grouped or is_unserved or not is_aligned:
+    if not is_alike or is_grouped or is_unserved or not is_aligned:
         return _attend_by_parts(query, key, value, attn_mask, dropout_p, is_causal, scale, is_grouped)
     bias = None
     if attn_mask is not None:
