@@ -70,6 +70,27 @@ def test_activations_of_a_convolutional_net_are_counted_to_the_byte():
     assert done.output == f"{2 * large * 4 + small * 4 + small * 8 + statistics}\n", done.errors
 
 
+@pytest.mark.parametrize("gpu", ["t4", "rtx-3090", "h100-sxm"])
+def test_attention_runs_in_the_kernels_that_torch_chooses_for_a_card(gpu):
+    done = run_on_phantom(
+        "import torch\n"
+        "from torch.nn import functional as F\n"
+        "kind = {'device': 'cuda', 'dtype': torch.bfloat16, 'requires_grad': True}\n"
+        "def make(heads): return torch.zeros(2, heads, 64, 64, **kind)\n"
+        "mask = torch.ones(2, 1, 64, 64, device='cuda', dtype=torch.bool)\n"
+        "choices = [{}, {'is_causal': True}, {'attn_mask': mask}, {'enable_gqa': True}, {'dropout_p': 0.1}]\n"
+        "for choice in choices:\n"
+        "    query, key, value = make(4), *(make(2 if 'enable_gqa' in choice else 4) for _ in range(2))\n"
+        "    F.scaled_dot_product_attention(query, key, value, **choice).sum().backward()\n"
+        "    with torch.no_grad():\n"
+        "        F.scaled_dot_product_attention(query, key, value, **choice)\n"
+        "    print(query.grad.shape == query.shape)\n",
+        gpus=(gpu,),
+    )
+    assert done.output.split() == ["True"] * 5, done.errors
+    assert not done.events
+
+
 def test_settings_of_the_allocator_are_honoured():
     settings = ["", "expandable_segments:True", "max_split_size_mb:128", "roundup_power2_divisions:4"]
     settings.append("garbage_collection_threshold:0.5")

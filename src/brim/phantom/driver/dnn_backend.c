@@ -23,6 +23,8 @@ enum { /* attributes */
   HEURISTICS_RESULTS = 202,
   CONFIGURATION_ENGINE = 300,
   CONFIGURATION_KNOBS = 302,
+  CONFIGURATION_WORKSPACE = 303,
+  CONFIGURATION_SHARED_MEMORY = 304,
   PLAN_CONFIGURATION = 401,
   PLAN_WORKSPACE = 402,
   GRAPH_OPERATIONS = 801,
@@ -99,8 +101,8 @@ static Convolution read_convolution(const Descriptor *operation) {
   return convolution;
 }
 
-static int64_t workspace_of_plan(const Descriptor *plan) {
-  const Descriptor *engine = find_held(find_held(plan, PLAN_CONFIGURATION, 0), CONFIGURATION_ENGINE, 0);
+static int64_t workspace_of(const Descriptor *configuration) {
+  const Descriptor *engine = find_held(configuration, CONFIGURATION_ENGINE, 0);
   const Descriptor *graph = find_held(engine, ENGINE_GRAPH, 0), *operation;
   size_t bytes = 0;
   for (int64_t i = 0; (operation = find_held(graph, GRAPH_OPERATIONS, i)); i++) {
@@ -124,9 +126,10 @@ static DnnStatus configure(Descriptor *configuration, Descriptor *graph) {
   return status;
 }
 
-static DnnStatus answer_number(int64_t number, int64_t wanted, int64_t *count, void *values) {
+/* On machines whose numbers begin with their lowest byte, a narrower one is the beginning of a wide one. */
+static DnnStatus answer_number(int type, int64_t number, int64_t wanted, int64_t *count, void *values) {
   if (count) *count = 1;
-  if (wanted > 0 && values) memcpy(values, &number, sizeof number);
+  if (wanted > 0 && values) memcpy(values, &number, bytes_of_attribute(type));
   return DNN_SUCCESS;
 }
 
@@ -155,9 +158,12 @@ API DnnStatus cudnnBackendGetAttribute(Descriptor *descriptor, int name, int typ
       if (count) *count = 1;
       if (wanted <= 0 || !values) return DNN_SUCCESS;
       return configure(*(Descriptor **)values, find_held(descriptor, HEURISTICS_GRAPH, 0));
-    case PLAN_WORKSPACE: return answer_number(workspace_of_plan(descriptor), wanted, count, values);
-    case ENGINE_NUMBER: return answer_number(0, wanted, count, values);
-    case GRAPH_NUM_ENGINES: return answer_number(1, wanted, count, values);
+    case PLAN_WORKSPACE:
+      return answer_number(type, workspace_of(find_held(descriptor, PLAN_CONFIGURATION, 0)), wanted, count, values);
+    case CONFIGURATION_WORKSPACE: return answer_number(type, workspace_of(descriptor), wanted, count, values);
+    case CONFIGURATION_SHARED_MEMORY: return answer_number(type, 0, wanted, count, values);
+    case ENGINE_NUMBER: return answer_number(type, 0, wanted, count, values);
+    case GRAPH_NUM_ENGINES: return answer_number(type, 1, wanted, count, values);
     case CONFIGURATION_KNOBS:
     case ENGINE_KNOBS:
     case ENGINE_NUMERICAL_NOTES:
