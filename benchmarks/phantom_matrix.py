@@ -52,6 +52,7 @@ class Group:
         label: Put after the names of its jobs.
         since: The oldest torch that has what they use.
         counts: Whether torch's allocator is the one that brim hears of.
+        gpu: The card.
     """
 
     jobs: Sequence[str]
@@ -60,6 +61,7 @@ class Group:
     launch: Sequence[str] = ()
     since: tuple[int, int] = (0, 0)
     counts: bool = True
+    gpu: str = GPU
 
 
 @dataclass(kw_only=True)
@@ -77,6 +79,8 @@ GROUPS = (
     Group(
         jobs=["allocator"], label=" (cudaMallocAsync)", environment={CHOOSE: "backend:cudaMallocAsync"}, counts=False
     ),
+    Group(jobs=["attention-chosen"], label=" (T4)", gpu="t4"),
+    Group(jobs=["attention-chosen"], label=" (H100)", gpu="h100-sxm"),
     Group(jobs=["compiled"]),
     Group(jobs=["ddp"], launch=LAUNCH),
     Group(jobs=["fsdp2"], launch=LAUNCH, since=(2, 6)),
@@ -140,11 +144,11 @@ def _run_group(group: Group, torch: Torch) -> Ran:
     """Run the jobs in one process; what comes after one that ends it runs in the next."""
     ran, left = Ran(), list(group.jobs)
     while left:
-        with Phantoms([find_gpu(GPU)] * (2 if group.launch else 1), torch=torch) as phantoms:
+        with Phantoms([find_gpu(group.gpu)] * (2 if group.launch else 1), torch=torch) as phantoms:
             environment = phantoms.environment({**_environment(torch), **group.environment})
             lines, died = _start([sys.executable, *group.launch, str(JOBS), *left], environment)
             usages = phantoms.account.usages()
-            ran.absent.update(event.text for event in phantoms.events() if event.text.startswith("the job calls"))
+            ran.absent.update(event.text for event in phantoms.events() if event.kind == "absent")
         ended = {str(line.pop("job")): line for line in lines if "job" in line}
         left = [name for name in left if name not in ended]
         ran.jobs |= {name + group.label: told for name, told in ended.items()}

@@ -153,6 +153,15 @@ def attention(backend: SDPBackend) -> Callable[[], None]:
     return attend
 
 
+def attention_chosen() -> None:
+    """Attention in the kernel that torch chooses for the card."""
+    for how in ("plain", "causal", "masked", "dropout"):
+        parts = [torch.randn(4, 8, 256, 64, device="cuda", dtype=torch.float16, requires_grad=True) for _ in range(3)]
+        mask = torch.ones(4, 1, 256, 256, device="cuda", dtype=torch.bool) if how == "masked" else None
+        dropout = 0.1 if how == "dropout" else 0.0
+        F.scaled_dot_product_attention(*parts, mask, dropout, how == "causal").sum().backward()
+
+
 def optimizers() -> None:
     """Optimizers by loops, for many tensors at once, and fused."""
     for how in ({"foreach": False}, {"foreach": True}, {"fused": True}):
@@ -285,6 +294,7 @@ JOBS: dict[str, Callable[[], None]] = {
     "sampling": sampling,
     "convolutions": convolutions,
     "recurrent": recurrent,
+    "attention-chosen": attention_chosen,
     "attention-flash": attention(SDPBackend.FLASH_ATTENTION),
     "attention-efficient": attention(SDPBackend.EFFICIENT_ATTENTION),
     "attention-math": attention(SDPBackend.MATH),
