@@ -12,7 +12,7 @@ TRITON := 3.7.1
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo browser test test-long test-phantom test-gpu check lint types imports benchmark benchmark-prediction
-.PHONY: test-matrix benchmark-cudnn clean
+.PHONY: test-matrix benchmark-published benchmark-cudnn clean
 
 help:
 	@echo "make demo       run the main job on a built-in workload"
@@ -24,6 +24,7 @@ help:
 	@echo "make test-matrix  one driver for many torches, on phantoms; downloads 3 GB, writes benchmarks/results/"
 	@echo "make benchmark  compare with the peers; writes benchmarks/results/"
 	@echo "make benchmark-prediction  hold predictions against memory that was measured; resumes where it stopped"
+	@echo "make benchmark-published  hold phantoms against memory that was measured; downloads 2 GB, resumes as well"
 	@echo "make benchmark-cudnn  ask cuDNN without a GPU what it chooses; downloads 700 MB"
 	@echo "make clean      remove the virtual environment and caches"
 
@@ -91,10 +92,14 @@ test-gpu: $(VENV)/.installed-dev
 MATRIX ?= 2.4.0 2.6.0 2.9.1 $(TORCH) newest
 TORCHES := $(VENV)/matrix
 
-$(TORCHES)/%/.installed: | $(VENV)/.installed
-	$(PIP) install --quiet --no-deps --upgrade --target $(@D) "torch$(if $(filter newest,$*),,===$*)"
+define INSTALL_TORCH
+	$(PIP) install --quiet --no-deps --upgrade --target $(@D) "torch$(1)"
 	$(PIP) install --quiet --no-deps --target $(@D) "$$($(BIN)/python benchmarks/phantom_matrix.py triton $(@D))"
 	@touch $@
+endef
+
+$(TORCHES)/%/.installed: | $(VENV)/.installed
+	$(call INSTALL_TORCH,$(if $(filter newest,$*),,===$*))
 
 test-matrix: $(foreach version,$(MATRIX),$(TORCHES)/$(version)/.installed)
 	$(BIN)/python benchmarks/phantom_matrix.py run $(foreach version,$(MATRIX),$(TORCHES)/$(version))
@@ -148,6 +153,35 @@ benchmark-prediction: $(VENV)/.installed-vision $(VENV)/.installed-measured
 	$(BIN)/python benchmarks/prediction.py bert
 	$(BIN)/python benchmarks/prediction.py large
 	$(BIN)/python benchmarks/prediction.py tokens
+
+# The torches and libraries with which others measured. torchvision goes with torch 2.6. lit-gpt is on GitHub alone: its
+# folder, .venv/published/lit-gpt, is the user's to make (benchmarks/published.py). PUBLISHED names the sets to run.
+PUBLISHED ?= xmem timm qwen-sft
+THEN      := $(VENV)/published
+
+$(THEN)/torch-%/.installed: | $(VENV)/.installed
+	$(call INSTALL_TORCH,===$(filter $*.%,2.4.1 2.6.0 2.8.0))
+
+$(THEN)/transformers-4.50/.installed: benchmarks/xmem-requirements.txt | $(VENV)/.installed
+	$(PIP) install --quiet --no-deps --upgrade --target $(@D) --requirement $<
+	@touch $@
+
+# With what it depends on: the environment's is newer than it allows. torch is none of that.
+$(THEN)/transformers-5.12/.installed: constraints.txt | $(VENV)/.installed
+	$(PIP) install --quiet --upgrade --target $(@D) "transformers==5.12.*"
+	$(PIP) install --quiet --no-deps --upgrade --target $(@D) --constraint constraints.txt peft
+	@touch $@
+
+$(THEN)/timm/.installed: constraints.txt | $(VENV)/.installed
+	$(PIP) install --quiet --no-deps --upgrade --target $(@D) "$$(grep ^timm== constraints.txt)" "torchvision===0.21.0"
+	@touch $@
+
+$(VENV)/.installed-published: $(foreach each,torch-2.4 torch-2.6 torch-2.8 transformers-4.50 transformers-5.12 timm,\
+    $(THEN)/$(each)/.installed)
+	@touch $@
+
+benchmark-published: $(VENV)/.installed-published
+	$(foreach set,$(PUBLISHED),$(BIN)/python benchmarks/published.py $(set) $(if $(filter timm,$(set)),--sample 24) &&) true
 
 # cuDNN without cuBLAS, on which it depends and which does not start without a GPU; in a directory of its own, because
 # nothing else needs it.

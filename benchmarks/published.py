@@ -6,6 +6,8 @@
     python benchmarks/published.py xmem --no-trace          # phantoms alone
 
 Every set runs with the torch and libraries of its time, as far as those install (`make .venv/.installed-published`).
+lit-gpt is on GitHub alone: for the set `litgpt`, check out commit 069f6584 (data/README.md) of Lightning-AI/litgpt as
+`.venv/published/lit-gpt`. `make benchmark-published` runs the other sets.
 Each row is run once, and kept in `results/published-SET.jsonl` where no FILE is named; delete that to run them again.
 """
 
@@ -47,7 +49,8 @@ def main() -> None:
     rows = spread(list(chosen.rows(options.rows)), options.sample)
     kept = KeptRows(RESULTS / f"published-{options.set}.jsonl") if options.rows is None else None
     results = {} if kept is None else {_key(result["row"]): result for result in kept.results}
-    missing = [row for row in rows if _key(row) not in results]
+    # Some rows are in the data more than once.
+    missing = list({_key(row): row for row in rows if _key(row) not in results}.values())
     for result in _run(options.set, missing, sites, with_trace=chosen.has_trace and not options.no_trace):
         results[_key(result["row"])] = result
         if kept is not None:

@@ -10,6 +10,7 @@ from published_sets import PublishedSet
 
 Row = dict[str, Any]
 UNDER = -0.05
+FAMILIES = ("cnn", "transformer")
 
 
 def summarize(chosen: PublishedSet, results: Sequence[Row]) -> Row:
@@ -25,34 +26,33 @@ def summarize(chosen: PublishedSet, results: Sequence[Row]) -> Row:
     summary |= {"phantom": _errors(phantom)}
     if refused := [result for result in done if chosen.measured(result["row"]) is None]:
         summary["oom"] = {"num_rows": len(refused), "num_right": sum(not result["fits"] for result in refused)}
-    traced = [(result, measured) for result, measured in pairs if result.get("trace")]
-    traced = [(result, measured) for result, measured in traced if "problem" not in result["trace"]]
-    if traced:
-        summary |= {"trace": _errors([_error(each["trace"][chosen.compared], bytes_) for each, bytes_ in traced])}
-        summary |= _summarize_cudnn([pair for pair in traced if pair[0]["row"].get("family") == "cnn"])
-        language = [pair for pair in pairs if pair[0]["row"].get("family") == "transformer"]
-        summary["phantom_of_transformers"] = _errors([_error(each[chosen.compared], of) for each, of in language])
-    return summary
+    families = {family: [pair for pair in pairs if pair[0]["row"].get("family") == family] for family in FAMILIES}
+    return summary | {family: _summarize_family(chosen, of) for family, of in families.items() if of}
 
 
-def _summarize_cudnn(pairs: Sequence[tuple[Row, float]]) -> Row:
-    """Return what the term of cuDNN's workspaces, as the trace has it, takes from the phantom's error on conv nets."""
-    if not pairs:
-        return {}
+def _summarize_family(chosen: PublishedSet, pairs: Sequence[tuple[Row, float]]) -> Row:
+    """Return the errors of the phantom, and of the trace on the same rows where it ran on all of them.
+
+    A phantom has no workspaces of cuDNN. The trace has a term for them: it is taken from the trace, and added to the
+    phantom, so that both are there with it and without.
+    """
+    summary = {"phantom": _errors([_error(result[chosen.compared], measured) for result, measured in pairs])}
+    if any("reserved_bytes" not in (result["trace"] or {}) for result, _ in pairs):
+        return summary
+    summary["trace"] = _errors([_error(result["trace"]["reserved_bytes"], measured) for result, measured in pairs])
     terms = [result["trace"]["reserved_bytes"] - result["trace"]["reserved_without_cudnn_bytes"] for result, _ in pairs]
+    if not any(terms):
+        return summary
     alone = [_error(result["reserved_bytes"], measured) for result, measured in pairs]
-    joined = [
-        _error(result["reserved_bytes"] + term, measured) for (result, measured), term in zip(pairs, terms, strict=True)
-    ]
-    # What is left after the term is what neither explains: an upper bound on other workspaces, and modules loaded late.
-    return {
-        "phantom_of_cnns": _errors(alone),
-        "phantom_of_cnns_with_cudnn_term": _errors(joined),
+    joined = [_error(result["reserved_bytes"] + term, of) for (result, of), term in zip(pairs, terms, strict=True)]
+    bare = [_error(result["trace"]["reserved_without_cudnn_bytes"], measured) for result, measured in pairs]
+    return summary | {
+        "phantom_with_cudnn_term": _errors(joined),
+        "trace_without_cudnn_term": _errors(bare),
         "cudnn_term": {
-            "num_rows_with_it": sum(term > 0 for term in terms),
-            "share_of_absolute_error": round(1 - sum(map(abs, joined)) / sum(map(abs, alone)), 3),
+            "num_rows": sum(term > 0 for term in terms),
             "largest_share_of_memory": round(max(term / of for (_, of), term in zip(pairs, terms, strict=True)), 3),
-            "left_over": [round(min(joined), 3), round(max(joined), 3)],
+            "share_of_phantom_error": round(1 - sum(map(abs, joined)) / sum(map(abs, alone)), 3),
         },
     }
 

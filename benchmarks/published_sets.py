@@ -71,7 +71,7 @@ SETS = {
         gpu=_xmem_gpu,
         measured=lambda row: float(row["measured_bytes"]),
         compared="reserved_bytes",
-        sites=("published/torch-2.6", "published/transformers-4.50"),
+        sites=("published/torch-2.6", "published/transformers-4.50", "published/timm"),
         keeps=lambda row: row["oom"] != "true" and row["gpu"] in _XMEM_CARDS,
         has_trace=True,
     ),
