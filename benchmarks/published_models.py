@@ -1,4 +1,4 @@
-"""The models of `qwen-sft.csv` and `litgpt-a100.csv`, trained as their notes say."""
+"""The models of `qwen-sft.csv`, `litgpt-a100.csv` and `peft-l40s.jsonl`, trained as their notes say."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ LITGPT_NAMES = {
 }
 # How many positions of the logits are made and compared at once.
 LITGPT_CHUNK = 128
+# How long the longest texts of PEFT's comparison were is not known.
+PEFT_TOKENS = 704
+NUM_PEFT_STEPS = 2
 
 
 def qwen(row: Row) -> None:
@@ -116,6 +119,55 @@ def _loss_of_chunks(logits: list[torch.Tensor], targets: torch.Tensor) -> torch.
 
     loss: torch.Tensor = chunked_cross_entropy(logits, targets)
     return loss
+
+
+def peft(row: Row) -> None:
+    """Train Llama 3.2 with 3 billion parameters by an adapter's method, or whole where the row names none."""
+    from peft import get_peft_config, get_peft_model
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    settings = row["train_config"]
+    # Source: its public `config.json`.
+    config = LlamaConfig(
+        hidden_size=3072,
+        intermediate_size=8192,
+        num_hidden_layers=28,
+        num_attention_heads=24,
+        num_key_value_heads=8,
+        head_dim=128,
+        vocab_size=128256,
+        tie_word_embeddings=True,
+        bos_token_id=128000,
+        eos_token_id=128001,
+    )
+    model: Any = _in_bfloat16(lambda: LlamaForCausalLM(config))
+    if row["peft_config"]:
+        adapters = get_peft_config({**row["peft_config"], "task_type": "CAUSAL_LM"})
+        model = get_peft_model(model, adapters, autocast_adapter_dtype=settings["autocast_adapter_dtype"])
+    _check_trainable(model, row)
+    optimizer = _peft_optimizer(model, settings)
+    model.train()
+    for _ in range(NUM_PEFT_STEPS):
+        ids = torch.randint(0, config.vocab_size, (settings["batch_size"], row.get("tokens", PEFT_TOKENS)))
+        mask = torch.ones_like(ids)
+        # Texts are padded to the longest.
+        mask[-1, -1] = 0
+        batch = {name: each.to(DEVICE) for name, each in {"input_ids": ids, "attention_mask": mask}.items()}
+        labels = batch["input_ids"].clone()
+        optimizer.zero_grad()
+        loss = model(**batch, labels=labels, num_items_in_batch=batch["attention_mask"].sum().item()).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), settings["grad_norm_clip"])
+        optimizer.step()
+
+
+def _peft_optimizer(model: Any, settings: Row) -> torch.optim.Optimizer:
+    if settings["optimizer_type"] == "lora-fa":
+        from peft.optimizers import create_lorafa_optimizer
+
+        return create_lorafa_optimizer(model, **settings["optimizer_kwargs"])
+    chosen: Any = getattr(torch.optim, settings["optimizer_type"])
+    return chosen(model.parameters(), **settings["optimizer_kwargs"])
 
 
 def _in_bfloat16(make: Any) -> Any:

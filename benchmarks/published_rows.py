@@ -1,8 +1,8 @@
-"""The rows of `published.py`, each run in a process of its own on the phantom that this one sees.
+"""The rows of `published.py`, on the phantom that this process sees, or traced.
 
     python benchmarks/published_rows.py xmem < rows.jsonl > results.jsonl
 
-What every row needs is imported once; a row is then a fork of this process, which has not used the GPU.
+What every row needs is imported once; a row on a phantom is then a fork of this process, which has not used the GPU.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
+from unittest import mock
 
 Row = dict[str, Any]
 NUM_XMEM_STEPS = 4
@@ -37,42 +39,46 @@ def _xmem_row(classes: dict[str, Any], row: Row) -> Row:
 
 def prepare_xmem_trace() -> Callable[[Row], Row]:
     """Return what traces the training runs of xMem, with what the trace knows of cuDNN's workspaces and without."""
+    from brim.tracing import recorder
+    from brim.tracing.prediction import Prediction
+    from brim.tracing.runtime import Runtime
+    from published_sets import SETS
+
+    def peak_of(row: Row, *, has_cudnn: bool) -> Any:
+        gpu = SETS["xmem"].gpu(row)
+        knows = nullcontext() if has_cudnn else mock.patch.object(recorder, "workspace_of", _no_workspace)
+        job = (row["family"], row["model"], row["optimizer"], int(row["zero_grad_mode"] or 0))
+        with knows:
+            traced = _xmem_sizes(*job, gpu.capability, has_cudnn=has_cudnn)
+            return Prediction(traced, gpu=gpu, runtime=Runtime(cuda=(12, 4))).peak(int(row["batch_size"]))
+
+    def trace_row(row: Row) -> Row:
+        whole = peak_of(row, has_cudnn=True)
+        without = peak_of(row, has_cudnn=False) if row["family"] == "cnn" else whole
+        return {
+            "allocated_bytes": whole.allocated_bytes,
+            "reserved_bytes": whole.reserved_bytes,
+            "reserved_without_cudnn_bytes": without.reserved_bytes,
+        }
+
+    return trace_row
+
+
+@functools.lru_cache(maxsize=8)
+def _xmem_sizes(
+    family: str, model: str, optimizer: str, zero_grad: int, capability: tuple[int, int], *, has_cudnn: bool
+) -> Any:
+    """Trace a job once for rows that differ in the batch."""
+    from brim.cases import Case
+    from brim.tracing.sizes import TracedSizes
     from xmem_workloads import Cnn, Transformer
 
-    return functools.partial(_xmem_traced, {"cnn": Cnn, "transformer": Transformer})
+    case = Case({"model": model, "optimizer": optimizer, "zero_grad": zero_grad})
+    return TracedSizes(Cnn if family == "cnn" else Transformer, case, capability=capability)
 
 
 def _no_workspace(*args: Any, **kwargs: Any) -> None:
     """Know nothing of cuDNN; a mock would keep what it is called with."""
-
-
-def _xmem_traced(classes: dict[str, Any], row: Row) -> Row:
-    from unittest import mock
-
-    from brim.cases import Case
-    from brim.tracing import recorder
-    from brim.tracing.prediction import Prediction
-    from brim.tracing.runtime import Runtime
-    from brim.tracing.sizes import TracedSizes
-    from published_sets import SETS
-
-    gpu = SETS["xmem"].gpu(row)
-    case = Case({"model": row["model"], "optimizer": row["optimizer"], "zero_grad": int(row["zero_grad_mode"] or 0)})
-
-    def peak() -> Any:
-        traced = TracedSizes(classes[row["family"]], case, capability=gpu.capability)
-        return Prediction(traced, gpu=gpu, runtime=Runtime(cuda=(12, 4))).peak(int(row["batch_size"]))
-
-    whole = peak()
-    without = whole
-    if row["family"] == "cnn":
-        with mock.patch.object(recorder, "workspace_of", _no_workspace):
-            without = peak()
-    return {
-        "allocated_bytes": whole.allocated_bytes,
-        "reserved_bytes": whole.reserved_bytes,
-        "reserved_without_cudnn_bytes": without.reserved_bytes,
-    }
 
 
 def prepare_timm() -> Callable[[Row], Row]:
@@ -143,18 +149,22 @@ def peaks() -> Row:
     }
 
 
+def result_of(run_row: Callable[[Row], Row], row: Row) -> Row:
+    """Return the result of a row, or what went wrong: a row that cannot be run is counted, not hidden."""
+    try:
+        return run_row(row)
+    except Exception as error:  # noqa: BLE001  whatever it is
+        traceback.print_exc()
+        return {"problem": f"{type(error).__name__}: {error}"[:_LONGEST_PROBLEM]}
+
+
 def in_fork(run_row: Callable[[Row], Row], row: Row) -> Row:
     """Return the result of a row, which a process of its own ran."""
     read, write = os.pipe()
     child = os.fork()
     if not child:
         os.close(read)
-        try:
-            result = run_row(row)
-        except Exception as error:  # noqa: BLE001  a row that cannot be run is counted, not hidden
-            traceback.print_exc()
-            result = {"problem": f"{type(error).__name__}: {error}"[:_LONGEST_PROBLEM]}
-        os.write(write, json.dumps(result).encode())
+        os.write(write, json.dumps(result_of(run_row, row)).encode())
         os._exit(0)
     os.close(write)
     with os.fdopen(read, "rb") as pipe:
@@ -169,6 +179,7 @@ SETS: dict[str, Callable[[], Callable[[Row], Row]]] = {
     "timm": prepare_timm,
     "qwen-sft": functools.partial(prepare_models, "qwen"),
     "litgpt": functools.partial(prepare_models, "litgpt"),
+    "peft": functools.partial(prepare_models, "peft"),
 }
 
 
@@ -177,13 +188,17 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(1)
-    run_row = SETS[sys.argv[1]]()
+    # What libraries print is no result.
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    name = sys.argv[1]
+    run_row, run_apart = SETS[name](), not name.endswith("-trace")
     for line in sys.stdin:
         row = json.loads(line)
         began = time.monotonic()
-        result = in_fork(run_row, row)
+        result = in_fork(run_row, row) if run_apart else result_of(run_row, row)
         seconds = round(time.monotonic() - began, 1)
-        print(json.dumps({"row": row, **result, "seconds": seconds}), flush=True)
+        print(json.dumps({"row": row, **result, "seconds": seconds}), file=answers, flush=True)
 
 
 if __name__ == "__main__":

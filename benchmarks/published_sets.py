@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ _QWEN_CARDS = {
 }
 # What timm's tables were made with: all kernels were loaded at once.
 _TIMM_CUDA = (11, 3)
+_XMEM_CUDA = (12, 4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +35,7 @@ class PublishedSet:
         measured: Returns the bytes that were measured of a row; None where only a verdict was.
         compared: What of the phantom is compared with them.
         sites: Folders below the environment: first the one with torch, then those of libraries beside it.
-        context: Returns what the driver keeps on a card where that is compared too.
+        context: Returns what the driver keeps on a card: no tensor can have that. 0 where the card was not filled.
         keeps: Whether a row can be run.
         has_trace: Whether the trace can run the set.
     """
@@ -49,8 +51,9 @@ class PublishedSet:
 
     def rows(self, path: Path | None) -> Iterator[Row]:
         """Yield the rows of a file, of its own where none is named."""
-        with (path or self.data).open() as lines:
-            yield from filter(self.keeps, csv.DictReader(lines))
+        file = path or self.data
+        with file.open() as lines:
+            yield from filter(self.keeps, map(json.loads, lines) if file.suffix == ".jsonl" else csv.DictReader(lines))
 
 
 def _xmem_gpu(row: Row) -> Gpu:
@@ -72,6 +75,7 @@ SETS = {
         measured=lambda row: float(row["measured_bytes"]),
         compared="reserved_bytes",
         sites=("published/torch-2.6", "published/transformers-4.50", "published/timm"),
+        context=lambda gpu: context_bytes(gpu, _XMEM_CUDA),
         keeps=lambda row: row["oom"] != "true" and row["gpu"] in _XMEM_CARDS,
         has_trace=True,
     ),
@@ -98,5 +102,13 @@ SETS = {
         compared="allocated_bytes",
         sites=("published/torch-2.4", "published/lit-gpt"),
         keeps=_litgpt_runs,
+    ),
+    "peft": PublishedSet(
+        data=DATA / "peft-l40s.jsonl",
+        gpu=lambda row: find_gpu("l40s"),
+        measured=lambda row: float(row["reserved_max_bytes"]),
+        compared="reserved_bytes",
+        sites=("cuda",),
+        keeps=lambda row: row["suite"] == "MetaMathQA",
     ),
 }
