@@ -101,12 +101,14 @@ def linear_algebra() -> None:
 
 
 def operators() -> None:
-    """Kernels that ask for room of their own: sorting, scans, selections."""
+    """Kernels that ask for room of their own: sorting, scans, selections; a number beside a tensor."""
     x = torch.randn(1000, 100, device="cuda")
     x.sort(), x.topk(5), x.cumsum(0), x.argsort(descending=True), x.median(), x.std(), x.softmax(-1)
     torch.randperm(10_000, device="cuda"), torch.bincount(x.long().flatten(), minlength=8), torch.histc(x)
     F.embedding_bag(x.long().clamp(0, 9), torch.ones(10, 8, device="cuda"))
     x.scatter_add(0, x.long().clamp(0, 9), x), x.index_select(0, torch.arange(5, device="cuda"))
+    # Divides by more than float16 can hold.
+    torch.ones(70_000, dtype=torch.float16, device="cuda", requires_grad=True).mean().backward()
 
 
 def sampling() -> None:

@@ -32,6 +32,12 @@ both(lambda d: torch.isfinite(torch.ones(5, device=d).exp()).all().item())
 both(lambda d: torch.randn(5, device=d).isnan().any().item())
 both(lambda d: torch.isfinite(torch.zeros(30_000_000, device=d)).all().item())
 both(lambda d: torch.tensor(7, device=d).item())
+both(lambda d: [(x(d).to(torch.int8) + 300).tolist(), (x(d) + True).tolist(), (x(d) * 2.5).dtype.itemsize])
+def half(device): return torch.ones(70_000, dtype=torch.float16, device=device, requires_grad=True)
+def of_mean(device):
+    y = half(device); y.mean().backward()
+    return [y.grad.dtype.itemsize, (half(device) / 70_000).dtype.itemsize, (half(device)[0] / 70_000).dtype.itemsize]
+both(of_mean)
 """
 
 
@@ -39,7 +45,7 @@ def test_whole_numbers_and_truth_values_are_computed():
     done = run_on_phantom(COMPARE)
     assert done.exit_code == 0, done.errors
     lines = [json.loads(line) for line in done.output.splitlines()]
-    assert len(lines) == 17
+    assert len(lines) == 19
     for on_phantom, on_host in lines:
         assert on_phantom == on_host
 

@@ -75,11 +75,25 @@ class Operations:
 
 
 def _with_tensors(args: Sequence[Any], tensors: Sequence[int]) -> tuple[Any, ...]:
-    """Return arguments with tensors for the numbers that Python was given for them, of the type that the result has."""
+    """Return arguments with tensors for the numbers that Python was given for them."""
     made = list(args)
     first = next((made[index] for index in tensors if isinstance(made[index], torch.Tensor)), None)
     for index in tensors:
         if index < len(made) and type(made[index]) in _NUMBERS:
-            dtype = None if first is None else torch.result_type(first, made[index])
-            made[index] = torch.scalar_tensor(made[index], dtype=dtype)
+            made[index] = _tensor_for(made[index], first)
     return tuple(made)
+
+
+def _tensor_for(number: Any, first: torch.Tensor | None) -> torch.Tensor:
+    """Return a tensor for a number, of the type that the result has, or wider where that changes no result.
+
+    A short type may not hold the number: float16 ends at 65,504, and the mean of more elements divides by their number.
+    """
+    if first is None:
+        return torch.scalar_tensor(number)
+    dtype = torch.result_type(first, number)
+    if dtype.is_complex or dtype is torch.bool:
+        return torch.scalar_tensor(number, dtype=dtype)
+    made = torch.scalar_tensor(number, dtype=torch.float64 if dtype.is_floating_point else torch.int64)
+    # Beside a tensor with dimensions, one without them changes only the kind of type.
+    return made if first.dim() and first.dtype is dtype else made.to(dtype)
