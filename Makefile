@@ -156,7 +156,7 @@ benchmark-prediction: $(VENV)/.installed-vision $(VENV)/.installed-measured
 
 # The torches and libraries with which others measured. torchvision goes with torch 2.6. lit-gpt is on GitHub alone: its
 # folder, .venv/published/lit-gpt, is the user's to make (benchmarks/published.py). PUBLISHED names the sets to run.
-PUBLISHED ?= xmem timm qwen-sft
+PUBLISHED ?= xmem timm qwen-sft peft
 THEN      := $(VENV)/published
 
 $(THEN)/torch-%/.installed: | $(VENV)/.installed
@@ -176,8 +176,9 @@ $(THEN)/timm/.installed: constraints.txt | $(VENV)/.installed
 	$(PIP) install --quiet --no-deps --upgrade --target $(@D) "$$(grep ^timm== constraints.txt)" "torchvision===0.21.0"
 	@touch $@
 
-$(VENV)/.installed-published: $(foreach each,torch-2.4 torch-2.6 torch-2.8 transformers-4.50 transformers-5.12 timm,\
-    $(THEN)/$(each)/.installed)
+SITES := torch-2.4 torch-2.6 torch-2.8 transformers-4.50 transformers-5.12 timm
+
+$(VENV)/.installed-published: $(VENV)/.installed-cuda $(SITES:%=$(THEN)/%/.installed)
 	@touch $@
 
 benchmark-published: $(VENV)/.installed-published
