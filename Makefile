@@ -182,7 +182,7 @@ $(VENV)/.installed-published: $(VENV)/.installed-cuda $(SITES:%=$(THEN)/%/.insta
 	@touch $@
 
 benchmark-published: $(VENV)/.installed-published
-	$(foreach set,$(PUBLISHED),$(BIN)/python benchmarks/published.py $(set) $(if $(filter timm,$(set)),--sample 24) &&) true
+	$(foreach set,$(PUBLISHED),$(BIN)/python benchmarks/published.py $(set) $(if $(filter timm,$(set)),--sample 120) &&) true
 
 # cuDNN without cuBLAS, on which it depends and which does not start without a GPU; in a directory of its own, because
 # nothing else needs it.

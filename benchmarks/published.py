@@ -1,7 +1,7 @@
 """Hold phantoms, and traces beside them, against memory that others measured on real GPUs.
 
     python benchmarks/published.py xmem                     # peaks of training runs on an RTX 3060 and 4060
-    python benchmarks/published.py timm --sample 24         # the largest batch of timm's models on an RTX 3090
+    python benchmarks/published.py timm --sample 120         # the largest batch of timm's models on an RTX 3090
     python benchmarks/published.py xmem --rows FILE         # other rows of the same form
     python benchmarks/published.py xmem --no-trace          # phantoms alone
 
