@@ -8,7 +8,8 @@ It writes results/phantom-peers.json. A peer whose folder is not given is left o
   libraries stand in for some of CUDA 12's. For the others it needs NVIDIA's packages: `--fakegpu-torch DIR` is a folder
   with both (`pip install --target DIR torch===2.9.1`). Its FakeCUDA runs on this Python's own torch, on the CPU.
 - nanoGPT: https://github.com/karpathy/nanoGPT, commit 3adf61e154c3. Its train.py runs as it is, on random tokens.
-- The prototype of brim's phantoms, built for both CUDAs: `run.sh 12|13 COMMAND`. It is not public.
+- The prototype of brim's phantoms, built for both CUDAs: `run.sh 12|13 COMMAND`. It is not public. For torch 2.13 its
+  list of symbols needs three more: cublasSetSmCountTarget, cudaStreamCreateWithFlags and cuptiGetCallbackName.
 
 `--torch` is a folder with a CUDA build. Every card is an RTX 3090; the prototype also has the memory and the context
 that brim gives it. Peaks are what `torch.cuda.max_memory_allocated()` and `max_memory_reserved()` say when the script
