@@ -2,11 +2,14 @@
 
     python benchmarks/phantom_peers.py --fakegpu DIR --prototype DIR --nanogpt DIR --torch DIR --torch DIR
 
-It writes results/phantom-peers.json. A peer whose folder is not given is left out, and so are its old results.
+It writes results/phantom-peers.json. A peer whose folder is not given is left out; `--only` and `--jobs` choose. What
+is not run again stays as it was.
 
 - FakeGPU: https://github.com/FanBB2333/FakeGPU, commit 7d5cf83cf3ce, built with cmake as its README says. Its native
   libraries stand in for some of CUDA 12's. For the others it needs NVIDIA's packages: `--fakegpu-torch DIR` is a folder
-  with both (`pip install --target DIR torch===2.9.1`). Its FakeCUDA runs on this Python's own torch, on the CPU.
+  with both (`pip install --target DIR torch===2.9.1`). By default it multiplies matrices on the CPU; "FakeGPU stubs" is
+  a second build without that, `cmake -S . -B build-stubs -DENABLE_FAKEGPU_CPU_SIMULATION=OFF`. Its FakeCUDA runs on
+  this Python's own torch and computes everything.
 - nanoGPT: https://github.com/karpathy/nanoGPT, commit 3adf61e154c3. Its train.py runs as it is, on random tokens.
 - The prototype of brim's phantoms, built for both CUDAs: `run.sh 12|13 COMMAND`. It is not public. For torch 2.13 its
   list of symbols needs three more: cublasSetSmCountTarget, cudaStreamCreateWithFlags and cuptiGetCallbackName.
@@ -33,6 +36,7 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -97,14 +101,17 @@ def main() -> None:
     parser.add_argument("--torch", type=Path, action="append", default=[])
     for name in ("--fakegpu", "--fakegpu-torch", "--prototype", "--nanogpt"):
         parser.add_argument(name, type=Path)
+    parser.add_argument("--only", nargs="*", metavar="CONTENDER", help="Such as brim, or 'FakeGPU stubs'.")
     parser.add_argument("--jobs", nargs="*", choices=SIZES, default=list(SIZES))
     options = parser.parse_args()
     options.torch = options.torch or [Path(sys.prefix) / "cuda"]
-    rows: list[Row] = []
+    rows: list[Row] = json.loads(RESULT.read_text())["runs"] if RESULT.exists() else []
     for contender in _contenders(options):
+        if options.only and contender.name not in options.only:
+            continue
         for job in options.jobs:
             if job != NANOGPT or (options.nanogpt and not contender.computes):
-                rows += _run_sizes(contender, job, options.nanogpt)
+                rows = _merge(rows, list(_run_sizes(contender, job, options.nanogpt)))
                 _keep(rows)
     print(_table(rows))
 
@@ -125,9 +132,11 @@ def _contenders(options: argparse.Namespace) -> Iterator[Contender]:
     if options.fakegpu:
         fakegpu = options.fakegpu.resolve()
         for folder in [options.fakegpu_torch] if options.fakegpu_torch else options.torch:
-            words = [python, "-m", "fakegpu", "--profile", FAKEGPU_PROFILE, "--device-count", "1", *run]
             torch = read_torch(folder / "torch")
-            yield Contender(name="FakeGPU native", torch=torch.version, words=words, path=(fakegpu, folder))
+            for name, build in (("FakeGPU native", fakegpu / "build"), ("FakeGPU stubs", fakegpu / "build-stubs")):
+                words = [python, "-m", "fakegpu", "--build-dir", str(build)]
+                words += ["--profile", FAKEGPU_PROFILE, "--device-count", "1", *run]
+                yield Contender(name=name, torch=torch.version, words=words, path=(fakegpu, folder))
         words = [python, "-c", FAKECUDA + RUN]
         yield Contender(name="FakeCUDA", torch=version("torch"), words=words, path=(fakegpu,), computes=True)
 
@@ -235,6 +244,12 @@ def _problem(code: int, errors: str) -> str | None:
     return f"{signal.Signals(-code).name if code < 0 else f'exit code {code}'}: {last}"
 
 
+def _merge(rows: Sequence[Row], fresh: Sequence[Row]) -> list[Row]:
+    """Put rows in place of the older ones of the same job on the same contender."""
+    key = itemgetter("contender", "torch", "job")
+    return [*(row for row in rows if key(row) not in set(map(key, fresh))), *fresh]
+
+
 def _keep(rows: Sequence[Row]) -> None:
     result = {
         "gpu": GPU,
@@ -248,7 +263,7 @@ def _keep(rows: Sequence[Row]) -> None:
 
 def _table(rows: Sequence[Row]) -> str:
     """Lay out every run as ratios to brim's with the same torch, else with the first."""
-    lines = [("job", "contender", "torch", "allocated", "reserved", "CPU seconds", "host memory", "problem")]
+    lines = [("job", "contender", "torch", "allocated", "reserved", "seconds", "CPU seconds", "host memory", "problem")]
     for row in sorted(rows, key=lambda row: (list(SIZES).index(row["job"]), row["batch_size"])):
         same = [each for each in rows if (each["job"], each["batch_size"]) == (row["job"], row["batch_size"])]
         brims = [each for each in same if each["contender"] == "brim"]
@@ -259,6 +274,7 @@ def _table(rows: Sequence[Row]) -> str:
             for name, form in (
                 ("allocated_bytes", "{:,}".format),
                 ("reserved_bytes", "{:,}".format),
+                ("seconds", "{:.1f} s".format),
                 ("cpu_seconds", "{:.1f} s".format),
                 ("host_mib", "{:,} MiB".format),
             )
