@@ -42,6 +42,8 @@ SHARED = [
 # Of a job: what failed or None, and the peaks that torch counted.
 Told = dict[str, object]
 CHOOSE = "PYTORCH_CUDA_ALLOC_CONF"
+# How what the driver says of a function that it does not have begins.
+_MISSING = ("the job calls", "the job asks", "the job gives")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +150,7 @@ def _run_group(group: Group, torch: Torch) -> Ran:
             environment = phantoms.environment({**_environment(torch), **group.environment})
             lines, died = _start([sys.executable, *group.launch, str(JOBS), *left], environment)
             usages = phantoms.account.usages()
-            ran.absent.update(event.text for event in phantoms.events() if event.kind == "absent")
+            ran.absent.update(event.text for event in phantoms.events() if event.text.startswith(_MISSING))
         ended = {str(line.pop("job")): line for line in lines if "job" in line}
         left = [name for name in left if name not in ended]
         ran.jobs |= {name + group.label: told for name, told in ended.items()}
