@@ -14,6 +14,8 @@ _LAUNCHERS = ("ChildFailedError", "CalledProcessError", "ProcessExitedException"
 _NUM_LAST_LINES = 20
 # How the names of all types end that mean memory: Python's, NumPy's `_ArrayMemoryError`, torch's `OutOfMemoryError`.
 _MEMORY_TYPE = "MemoryError"
+# What `brim.Accumulator` and `brim.recover` print when they go on with less.
+_RECOVERED = re.compile(r": out of memory with .*; going on with ")
 
 
 def classify_text(text: str) -> tuple[Verdict, str]:
@@ -53,3 +55,12 @@ def means_memory(line: str) -> bool:
     if raised and raised[1].endswith(_MEMORY_TYPE):
         return True
     return any(sure in line for sure in OOM_TEXTS) and not any(never in line for never in ERROR_TEXTS)
+
+
+def tells_of_recovery(line: str) -> bool:
+    """Return whether a line of output says that brim itself went on after memory ran out.
+
+    >>> tells_of_recovery("Window 37: out of memory with microbatches of 16 on rank 1; going on with 8.")
+    True
+    """
+    return _RECOVERED.search(line) is not None

@@ -22,7 +22,7 @@ import psutil
 from brim.devices.cpu import num_oom_kills
 from brim.errors import InputError
 from brim.hooking import hooked_environment
-from brim.probing.output import means_memory
+from brim.probing.output import means_memory, tells_of_recovery
 from brim.watching.samples import DeviceSample
 from brim.watching.telling import ENVIRONMENT
 from brim.watching.told import Told, read_told
@@ -189,7 +189,8 @@ class Job:
             chunk = os.read(stream.fileno(), _CHUNK_BYTES)
             has_ended = not chunk
             self._output(name, chunk)
-            self._oom_lines += [line.strip() for line in lines.add(chunk) if means_memory(line)]
+            told = [line.strip() for line in lines.add(chunk)]
+            self._oom_lines += [line for line in told if means_memory(line) or tells_of_recovery(line)]
         stream.close()
 
     def _end(self) -> None:

@@ -77,6 +77,20 @@ def test_output_arrives_as_it_is_and_an_oom_in_it_is_seen():
     assert not seen.was_oom_killed
 
 
+def test_what_brim_itself_recovered_from_is_an_oom():
+    seen, _ = watched(
+        "import brim, torch\n"
+        "@brim.recover\n"
+        "def evaluate(batch):\n"
+        "    if len(batch) > 4: raise torch.OutOfMemoryError\n"
+        "    return batch\n"
+        "evaluate(torch.zeros(8))\n"
+    )
+    assert seen.exit_code == 0
+    assert len(seen.oom_lines) == 1
+    assert "evaluate: out of memory with a batch of 8; going on with 4" in seen.oom_lines[0]
+
+
 def test_steps_that_the_job_tells_are_counted():
     seen, _ = watched("import brim\nfor _ in range(4): brim.log_step()")
     assert seen.told.num_steps == 4
