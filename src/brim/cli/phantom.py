@@ -63,7 +63,7 @@ def command(
     json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show brim's own traceback on errors.")] = False,
 ) -> int:
-    """Run a command once on GPUs that are not there, and see what it took.
+    """Run a command on GPUs that are not there: what it takes.
 
     Its output passes through; then standard error says for each process and device what it took, and what held the
     memory. The exit code is the command's own.

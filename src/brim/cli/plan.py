@@ -93,7 +93,7 @@ def command(
     beta2: Annotated[float | None, typer.Option(help="Adam's β₂. Default: 0.999.", rich_help_panel=_ADVICE)] = None,
     dataset: Annotated[int | None, typer.Option(help="Samples in the dataset.", rich_help_panel=_ADVICE)] = None,
     symptom: Annotated[
-        str | None, typer.Option(help="What is wrong: unstable or slow.", rich_help_panel=_ADVICE)
+        str | None, typer.Option(help="What is wrong: oom, unstable or slow.", rich_help_panel=_ADVICE)
     ] = None,
     timing: Annotated[
         list[str] | None,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from brim.errors import InputError
 from brim.planning.batch_plan import BatchPlan, check_count, describe, gives, plan
 
-SYMPTOMS = ("unstable", "slow")
+SYMPTOMS = ("oom", "unstable", "slow")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,7 +15,7 @@ class Advice:
     """One thing to know about a plan.
 
     Attributes:
-        topic: `accumulation`, `gradients`, `dataset`, `memory`, `unstable` or `slow`.
+        topic: `accumulation`, `gradients`, `dataset`, `memory`, `oom`, `unstable` or `slow`.
         text: What to do and why, in one line.
         plan: The settings that would follow it; None where nothing changes.
     """
@@ -39,7 +39,7 @@ def advise(
         planned: The plan.
         largest: The largest microbatch that fits, where it is known.
         dataset_size: Samples in the dataset, where it is known.
-        symptom: What is wrong with the training: `unstable` or `slow`.
+        symptom: What is wrong with the training: `oom`, `unstable` or `slow`.
         gradients_counted: Whether `largest` leaves room for gradients that are held between microbatches.
 
     >>> [advice.topic for advice in advise(gives(4, accumulation=8), largest=32)]
@@ -53,6 +53,7 @@ def advise(
         None if gradients_counted else _gradients(planned, largest),
         _memory(planned, largest, is_slow=symptom == "slow"),
         _unstable(planned) if symptom == "unstable" else None,
+        _out_of_memory(planned, largest) if symptom == "oom" else None,
     ]
     return tuple(advice for advice in found if advice is not None)
 
@@ -135,8 +136,9 @@ def _memory(planned: BatchPlan, largest: int | None, *, is_slow: bool) -> Advice
         return Advice(
             topic="slow",
             text=(
-                f"One microbatch a step already, and {largest:,} fit: accumulation is not what makes it slow. A larger "
-                "effective batch would use the memory to spare, with the learning rate scaled to it (--lr)."
+                f"One microbatch a step already, and {largest:,} fit: accumulation is not what makes it slow. Perhaps "
+                "the GPU waits for data: give the loader more workers (--dataloader_num_workers). A larger effective "
+                "batch would use the memory to spare, with the learning rate scaled to it (--lr)."
             ),
         )
     return Advice(
@@ -145,6 +147,23 @@ def _memory(planned: BatchPlan, largest: int | None, *, is_slow: bool) -> Advice
             f"{planned.accumulation:,} microbatches are the fewest that fit: to be faster, make room for larger ones "
             "(the ladder), or use more ranks."
         ),
+    )
+
+
+def _out_of_memory(planned: BatchPlan, largest: int | None) -> Advice | None:
+    if largest is not None and planned.microbatch > largest:
+        return None  # said already, with what fits
+    if planned.microbatch == 1:
+        text = "One sample does not fit: less has to be held. brim plan --model or --workload shows what saves memory."
+        return Advice(topic="oom", text=text)
+    halved = plan(planned.effective, largest=planned.microbatch // 2, ranks=planned.ranks)
+    return Advice(
+        topic="oom",
+        text=(
+            f"Half of the microbatch holds about half of the activations: {describe(halved.microbatches)} on each "
+            "rank, the same effective batch. brim find says what fits."
+        ),
+        plan=halved,
     )
 
 

@@ -32,7 +32,7 @@ class Wanted:
         effective: Samples per optimizer step; None for as many as fit without accumulation.
         ladder: Show the memory ladder even where it is not needed.
         dataset_size: Samples in the dataset.
-        symptom: `unstable` or `slow`.
+        symptom: `oom`, `unstable` or `slow`.
         learning_rate: A rate that works at the effective batch `tuned_at`.
         rule: How it is scaled: `adam` or `sgd`.
         timings: Measured seconds of a step by microbatch.
@@ -136,6 +136,13 @@ class Answer:
             for target in targets
             if target >= ranks
         }
+
+    @property
+    def followed(self) -> BatchPlan | None:
+        """The plan to paste: that of the advice where something is wrong, else the one that was asked for."""
+        wrong = ("memory", self.wanted.symptom)
+        plans = [advice.plan for advice in self.advice if advice.topic in wrong and advice.plan is not None]
+        return plans[-1] if plans else self.plan
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ def document(found: Answer) -> dict[str, Any]:
         "step_time": asdict(found.step_time) if found.step_time else None,
         "paste": {
             name: {"text": paste.text, "note": paste.note}
-            for name, paste in (pastes(found.plan, largest=found.largest) if found.plan else {}).items()
+            for name, paste in (pastes(found.followed, largest=found.largest) if found.followed else {}).items()
         },
     }
 

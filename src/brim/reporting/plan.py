@@ -51,8 +51,8 @@ def plan_report(found: Answer, frameworks: Sequence[str]) -> Iterator[Renderable
             yield _lines(found.warnings, style="yellow")
         if notes:
             yield _lines(notes)
-    if found.plan is not None:
-        yield from _pastes(found.plan, frameworks, largest=found.largest)
+    if found.followed is not None:
+        yield from _pastes(found.followed, frameworks, largest=found.largest, is_advised=found.followed != found.plan)
 
 
 def _plan(found: Answer, plan: BatchPlan) -> Iterator[RenderableType]:
@@ -124,10 +124,12 @@ def _step_time(step_time: StepTime, plan: BatchPlan | None) -> Iterator[Renderab
     yield sums(rows)
 
 
-def _pastes(plan: BatchPlan, frameworks: Sequence[str], *, largest: int | None) -> Iterator[RenderableType]:
+def _pastes(
+    plan: BatchPlan, frameworks: Sequence[str], *, largest: int | None, is_advised: bool
+) -> Iterator[RenderableType]:
     for name in frameworks:
         found = paste(plan, name, largest=largest)
-        yield heading(found.title)
+        yield heading(f"{found.title}, as advised" if is_advised else found.title)
         yield block(found.text)
         if found.note:
             yield Text(f"  {found.note}", "yellow")

@@ -134,7 +134,7 @@ def test_a_workload_is_traced_and_planned(brim_cli):
 
 
 def test_a_workload_that_does_not_fit_is_exit_code_3_with_what_it_would_take(brim_cli):
-    run = brim_cli("plan", "--workload", f"{SIMPLE}:Train", "--memory", "430MiB", "--fill", "1", "--json")
+    run = brim_cli("plan", "--workload", f"{SIMPLE}:Train", "--memory", "410MiB", "--fill", "1", "--json")
     assert run.returncode == 3
     document = json.loads(run.stdout)
     assert document["traced"]["missing_bytes"] > 0
@@ -148,6 +148,23 @@ def test_advice_comes_with_the_numbers(brim_cli):
     )  # fmt: skip
     for text in ("0.0006", "0.996006", "195 steps an epoch", "make 512", "89%"):
         assert text in run.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "flags"),
+    [
+        (["--microbatch", "2", "--accumulation", "8", "--ranks", "5", "--symptom", "unstable"], (2, 16)),
+        (["--microbatch", "4", "--accumulation", "16", "--largest", "64", "--symptom", "slow"], (64, 1)),
+        (["--microbatch", "8", "--accumulation", "2", "--symptom", "oom"], (4, 4)),
+        (["--microbatch", "8", "--accumulation", "2", "--largest", "4"], (4, 4)),
+        (["--microbatch", "8", "--accumulation", "2", "--largest", "8"], (8, 2)),
+    ],
+)
+def test_what_is_to_be_pasted_follows_the_advice(brim_cli, arguments, flags):
+    pasted = brim_cli("plan", *arguments).stdout
+    assert f"--per_device_train_batch_size {flags[0]} " in pasted
+    assert f"--gradient_accumulation_steps {flags[1]} " in pasted
+    assert ("as advised" in pasted) is (flags != (8, 2))
 
 
 @pytest.mark.parametrize(

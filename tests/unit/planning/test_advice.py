@@ -54,8 +54,15 @@ def test_unstable_training_raises_the_effective_batch():
     assert (found.plan.microbatch, found.plan.accumulation, found.plan.effective) == (2, 16, 160)
 
 
+def test_running_out_of_memory_halves_the_microbatch_at_the_same_effective_batch():
+    found = topics(gives(8, accumulation=2, ranks=5), symptom="oom")["oom"]
+    assert (found.plan.microbatch, found.plan.accumulation, found.plan.effective) == (4, 4, 80)
+    assert "oom" not in topics(gives(8, accumulation=2), largest=4, symptom="oom"), "what fits is known"
+    assert "One sample does not fit" in topics(gives(1), symptom="oom")["oom"].text
+
+
 def test_a_symptom_that_is_not_known_is_refused():
-    with pytest.raises(InputError, match="unstable, slow"):
+    with pytest.raises(InputError, match="oom, unstable, slow"):
         advise(gives(4), symptom="sad")
     with pytest.raises(InputError, match="dataset's size is 0"):
         advise(gives(4), dataset_size=0)
