@@ -17,12 +17,14 @@ import torch
 from torch.utils._pytree import tree_map
 
 _LOWER_PRECISION_NAMES = """
-addmv addr mv prelu einsum chain_matmul linalg_multi_dot lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell
+convolution _convolution addmv addr mv prelu einsum chain_matmul linalg_multi_dot lstm_cell gru_cell rnn_tanh_cell
+rnn_relu_cell
 """
 _LOWER_PRECISION = tuple(_LOWER_PRECISION_NAMES.split())
 _FLOAT32_NAMES = """
 acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow softplus
-layer_norm native_layer_norm rms_norm group_norm frobenius_norm nuclear_norm norm renorm dist pdist cdist logsumexp
+layer_norm native_layer_norm rms_norm group_norm frobenius_norm nuclear_norm linalg_matrix_norm norm renorm dist pdist
+cdist logsumexp
 cosine_similarity poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div
 l1_loss smooth_l1_loss huber_loss mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss
 triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits

@@ -30,6 +30,10 @@ _OPERANDS = {
 _LAID_OUT = {
     _aten.native_layer_norm.default: (0,),
     _aten.native_layer_norm_backward.default: (0, 1),
+    _aten._softmax.default: (0,),
+    _aten._log_softmax.default: (0,),
+    _aten._softmax_backward_data.default: (0, 1),
+    _aten._log_softmax_backward_data.default: (0, 1),
     _aten.convolution.default: (0,),
     _aten.convolution_backward.default: (0, 1),
 }
@@ -82,6 +86,7 @@ def laid_out(func: Any, args: Sequence[Any]) -> tuple[int, ...]:
     """Return the sizes of the inputs that a kernel on CUDA copies, before it makes its results, into its own layout.
 
     Sources, all in torch's aten/src/ATen/native: `layer_norm_cuda` and its backward in cuda/layer_norm_kernel.cu;
+    `host_softmax` and its backward in cuda/SoftMax.cu;
     `_convolution`, `convolution_backward` in Convolution.cpp, where one dimension is always contiguous.
     """
     inputs = [args[position] for position in _LAID_OUT.get(func, ())]

@@ -91,6 +91,36 @@ def test_bfloat16_is_attended_by_parts_where_no_fused_kernel_takes_it():
     assert max(_made((7, 5))[0]) < SCORES
 
 
+class Cast(brim.Workload):
+    """Attends under autocast, with as many heads for the keys as the case says, which broadcast."""
+
+    def build(self):
+        self.keys = torch.zeros(1, self.case["heads"], TOKENS, 64, device=self.device, requires_grad=True)
+
+    def batch(self, size):
+        return torch.zeros(size, HEADS, TOKENS, 64, device=self.device, requires_grad=True)
+
+    def step(self, batch):
+        keys = self.keys.expand(len(batch), -1, -1, -1)
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            F.scaled_dot_product_attention(batch, keys, keys, is_causal=True).sum().backward()
+        batch.grad = self.keys.grad = None
+
+
+def test_attention_by_parts_is_in_float32_under_autocast_too():
+    record = trace(Cast, Case({"heads": HEADS}), 4, steps=1, capability=(7, 5)).record
+    forward = [each.num_bytes for each in record.storages if each.phase is Phase.FORWARD]
+    assert forward.count(2 * SCORES) == 3
+    assert forward.count(SCORES) == 1  # the probabilities, which the operator returns in half precision
+
+
+def test_heads_that_broadcast_are_attended_by_parts():
+    record = trace(Cast, Case({"heads": 1}), 4, steps=1, capability=(8, 0)).record
+    assert max(each.num_bytes for each in record.storages if each.phase is Phase.FORWARD) == 2 * SCORES
+    record = trace(Cast, Case({"heads": HEADS}), 4, steps=1, capability=(8, 0)).record
+    assert max(each.num_bytes for each in record.storages if each.phase is Phase.FORWARD) < SCORES
+
+
 class Uneven(brim.Workload):
     """Attends causally, to values of another width or to more keys than there are queries."""
 

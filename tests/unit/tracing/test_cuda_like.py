@@ -50,3 +50,23 @@ def test_the_cpus_dropout_is_as_it_was_after_a_trace():
 def test_a_stream_that_an_optimizer_asks_for_captures_nothing_on_a_gpu_that_is_not_there():
     with gpu_that_answers((8, 6)):
         assert not torch.accelerator.current_stream().is_capturing()
+
+
+class Pads(brim.Workload):
+    def build(self):
+        self.convolution = nn.Conv2d(4, 16, 3, padding=self.case["padding"]).to(self.device)
+
+    def batch(self, size):
+        return torch.ones(size, 4, 32, 32, device=self.device)
+
+    def step(self, batch):
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            result = self.convolution(batch)
+        assert result.dtype is torch.bfloat16
+        result.sum().backward()
+        self.convolution.zero_grad()
+
+
+@pytest.mark.parametrize("padding", [1, "same", "valid"])
+def test_autocast_casts_convolutions_however_they_pad(padding):
+    trace(Pads, Case({"padding": padding}), 4, steps=1, capability=(8, 6))

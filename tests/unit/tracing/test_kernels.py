@@ -44,6 +44,25 @@ def test_the_backward_pass_of_softmax_holds_a_product_on_cuda():
     assert sizes[1] - sizes[0] == 2  # in each of the two steps
 
 
+class Classifies(SumsUp):
+    """Takes the softmax of what lies channels last, as after an interpolation."""
+
+    def step(self, batch):
+        with torch.no_grad():
+            images = batch.view(-1, 8, 8, 8)
+            if self.case["layout"]:
+                images = images.contiguous(memory_format=torch.channels_last)
+            images.log_softmax(1)
+
+
+def test_softmax_copies_what_does_not_lie_in_its_order_on_cuda():
+    sizes = []
+    for layout in (0, 1):
+        record = trace(Classifies, Case({"layout": layout}), 64, steps=1, capability=(8, 6)).record
+        sizes.append([each.num_bytes for each in record.storages].count(64 * 512 * 4))
+    assert sizes[1] - sizes[0] == 2  # the batch in its other order, and the copy back
+
+
 CHANNELS_LAST = {"memory_format": torch.channels_last}
 
 

@@ -2,7 +2,7 @@
 #pragma once
 #include "dnn.h"
 
-enum { INT64 = 3, DESCRIPTOR = 15, NUM_TYPES = 30 }; /* types of attributes */
+enum { INT64 = 3, DESCRIPTOR = 15, NUM_TYPES = 32 }; /* types of attributes; those not named are enumerations */
 
 typedef struct Attribute Attribute;
 typedef struct {
