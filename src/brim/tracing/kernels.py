@@ -157,10 +157,10 @@ def _summed(values: torch.Tensor, dims: Sequence[int] | None) -> tuple[int, int,
     Source: `setReduceConfig` and `get_output_vec_size` in torch's aten/src/ATen/native/cuda/Reduce.cuh.
     """
     summed = {dim % max(values.dim(), 1) for dim in dims or ()}
-    apart = sorted((step, length) for step, length in zip(values.stride(), values.shape, strict=True) if length > 1)
-    rows = [(values.stride(dim), values.shape[dim]) for dim in summed if values.shape[dim] > 1]
-    columns = [each for each in apart if each not in rows]
-    if not rows or not columns or min(rows) < min(columns):
+    lengths = {dim: (values.stride(dim), length) for dim, length in enumerate(values.shape) if length > 1}
+    rows = [lengths[dim] for dim in lengths if dim in summed]
+    columns = sorted(lengths[dim] for dim in lengths if dim not in summed)
+    if not rows or not columns or min(rows)[0] < min(columns)[0]:
         return None
     (step, length), *others = columns
     while others and others[0][0] == step * length:  # columns that lie side by side count as one dimension

@@ -29,9 +29,12 @@ class RecordLine:
 
     def at(self, microbatch: int) -> Record:
         """Return the record of a microbatch that was not traced."""
-        sized = zip(self.at_low.storages, self._sizes(microbatch), strict=True)
+        sized = enumerate(zip(self.at_low.storages, self._sizes(microbatch), strict=True))
         return Record(
-            storages=tuple(replace(storage, num_bytes=size) for storage, size in sized),
+            storages=tuple(
+                replace(storage, num_bytes=size, scratch=self._scratch_at(microbatch, number))
+                for number, (storage, size) in sized
+            ),
             events=self.events_at(microbatch),
             step_starts=self.at_low.step_starts,
             step_events=self.at_low.step_events,
@@ -51,11 +54,17 @@ class RecordLine:
             storage.num_bytes + more * growth if storage.workspace is None else storage.workspace.at(microbatch)
             for storage, growth in growing
         ]
-        for number, (small, large) in self.scratches.items():
-            scratch = small.between(self.low, large, self.high, microbatch)
+        for number in self.scratches:
+            scratch = self._scratch_at(microbatch, number)
             assert scratch is not None
             sizes[number] = scratch.bytes_on(processors)
         return sizes
+
+    def _scratch_at(self, microbatch: int, number: int) -> Scratch | None:
+        if number not in self.scratches:
+            return None
+        small, large = self.scratches[number]
+        return small.between(self.low, large, self.high, microbatch)
 
 
 def line_through(low: int, at_low: Record, high: int, at_high: Record) -> RecordLine | None:

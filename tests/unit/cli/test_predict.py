@@ -131,7 +131,7 @@ def test_every_memory_is_a_card_of_its_own():
 
 
 def test_a_case_that_fits_one_of_the_gpus_has_an_answer(brim_cli):
-    asked = ("predict", f"{SIMPLE}:Evaluate", "--memory", "405MiB", "--case", "rows=32", "--cap", "8")
+    asked = ("predict", f"{SIMPLE}:Evaluate", "--memory", "401MiB", "--case", "rows=32", "--cap", "8")
     run = brim_cli(*asked, "--gpu", "t4")
     assert run.returncode == 0
     assert "nothing fits" in run.stdout

@@ -219,7 +219,7 @@ def test_a_batch_padded_to_a_multiple_grows(traced):
     assert prediction.stopped_by == "memory"
     assert prediction.fits(prediction.largest)
     assert not prediction.fits(prediction.above)
-    assert len(traced) <= 14
+    assert len(traced) <= 16
 
 
 def test_off_the_line_the_answer_was_traced_and_its_bounds_lie_around_it(traced):
@@ -296,7 +296,7 @@ def test_an_answer_that_is_the_cap_is_told_apart_from_one_of_memory():
 
 def test_a_larger_size_that_fits_by_accident_is_told():
     # Found by trying sizes of memory: one where the allocator cuts a segment badly.
-    prediction = predict(Normalizes, gpu=Gpu(name="odd", memory_bytes=674 * 2**20, capability=(8, 6)))
+    prediction = predict(Normalizes, gpu=Gpu(name="odd", memory_bytes=670 * 2**20, capability=(8, 6)))
     assert not prediction.fits(prediction.above)
     assert prediction.above < prediction.fits_above <= prediction.interval[1]
     assert prediction.fits(prediction.fits_above)
