@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 
 from brim.devices.catalog import Gpu
 from brim.errors import InputError
+from brim.folders import TemporaryFolder
 from brim.hooking import hooked_environment
 from brim.phantom.account import MAX_DEVICES, Account, write_account
 from brim.phantom.card import card_of
@@ -23,8 +21,6 @@ from brim.phantom.torches import Torch, find_torch, why_unavailable, why_unfit
 VARIABLE = "BRIM_PHANTOM"
 # What runs in every process of the job, and how the files begin in which it says what holds the memory.
 _COMPUTING, _HOLDING, _HELD = "brim.phantom.attached.computing", "brim.phantom.attached.holding", "held-"
-# How folders begin: the process that made one follows.
-_PREFIX = "brim-phantom-"
 # What would choose among real GPUs, or hide phantoms.
 _HIDING = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 
@@ -71,15 +67,15 @@ class Phantoms:
         if why_not is not None:
             raise InputError(why_not)
         self.torch = torch or find_torch(words)
-        _remove_abandoned()
-        self._folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
+        self._temporary = TemporaryFolder("phantom")
+        self._folder = self._temporary.path
         try:
             assert self.torch.cuda is not None
             self._cards = [card_of(gpu, cuda=self.torch.cuda, context=context) for gpu in gpus]
             self._preloaded = make_stand_ins(self.torch.folder, self._folder / "lib")
             self.account = self._open_account()
         except BaseException:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._temporary.cleanup()
             raise
 
     def start_anew(self) -> None:
@@ -130,7 +126,7 @@ class Phantoms:
     def close(self) -> None:
         """Remove the folder; the job must have ended."""
         self.account.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._temporary.cleanup()
 
     def __enter__(self) -> Phantoms:
         return self
@@ -139,11 +135,3 @@ class Phantoms:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _remove_abandoned() -> None:
-    """Remove the folders of processes that were killed."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
-        pid = folder.name.removeprefix(_PREFIX).partition("-")[0]
-        if pid.isdigit() and not Path("/proc", pid).exists():
-            shutil.rmtree(folder, ignore_errors=True)

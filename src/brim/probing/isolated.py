@@ -8,7 +8,6 @@ import selectors
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from brim.devices import Device
 from brim.devices.cpu import num_oom_kills
 from brim.errors import InputError, WorkloadError
 from brim.findings import Probe, Race, Verdict
+from brim.folders import TemporaryFolder
 from brim.groups import PROBING_VARIABLE, kill_descendants, kill_group
 from brim.probing.mixing import Mix
 from brim.probing.outcome import Outcome, Traced, outcome_from
@@ -63,7 +63,7 @@ class IsolatedProber:
         self._timeout_seconds = timeout_seconds or DEFAULT_TIMEOUT_SECONDS
         self._log = ServerLog()
         # What killed ranks leave there goes with it; a probe without ranks writes nothing.
-        self._scratch = tempfile.TemporaryDirectory(prefix="brim-ranks-") if len(limits_bytes) > 1 else None
+        self._scratch = TemporaryFolder("ranks") if len(limits_bytes) > 1 else None
         self._process: subprocess.Popen[bytes] | None = None
         self._request_fd = -1
         self._events: _Events | None = None

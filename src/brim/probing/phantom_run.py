@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 
 from brim.devices.catalog import Gpu
+from brim.folders import TemporaryFolder
 from brim.hooking import hooked_environment
 from brim.phantom import Phantoms
 from brim.probing.gathering import Folders, fewest_steps, keep_snapshots, notes_of, read_taken, without_a_context
@@ -76,7 +76,7 @@ def run_once(once: Once, *, show: Callable[[Progress], None] | None = None) -> R
     Raises:
         InputError: There is no torch with CUDA.
     """
-    with Phantoms(once.gpus, words=once.words) as machine, tempfile.TemporaryDirectory(prefix="brim-run-") as name:
+    with Phantoms(once.gpus, words=once.words) as machine, TemporaryFolder("run") as name:
         folders = Folders(Path(name))
         started = time.monotonic()
         job = Kept(

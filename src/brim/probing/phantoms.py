@@ -208,7 +208,12 @@ class PhantomProber:
             memory = {**probe.memory, "device_bytes": observation.device_bytes}
             return replace(probe, peak_bytes=observation.device_bytes, memory=memory)
         said = [event.text for event in run.events if event.kind in _WORTH_TELLING and event.kind != "remark"]
-        if not observation.device_bytes and not run.ended.worked and run.ended.hook_failure is None:
+        if (
+            not observation.device_bytes
+            and not run.ended.worked
+            and not run.ended.exit_code
+            and run.ended.hook_failure is None
+        ):
             said.append("it never used the GPU: tell the script to, for example with --device cuda")
         if _NO_SUCH_GPU in (probe.detail or ""):
             said.append(

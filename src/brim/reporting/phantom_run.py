@@ -35,7 +35,7 @@ def run_report(run: Run, *, has_colors: bool, width: int) -> Iterator[Renderable
     if run.taken:
         yield processes_table(run, has_colors=has_colors, width=width)
     else:
-        is_early = run.ended is End.INTERRUPT
+        is_early = run.ended is End.INTERRUPT or run.exit_code
         never = "It never used the GPU. Tell the command to, for example with --device cuda."
         yield Text("It had not used the GPU yet." if is_early else never, "yellow")
     if run.fullest is not None:

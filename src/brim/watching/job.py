@@ -8,7 +8,6 @@ import re
 import resource
 import signal
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +20,7 @@ import psutil
 
 from brim.devices.cpu import num_oom_kills
 from brim.errors import InputError
+from brim.folders import TemporaryFolder
 from brim.hooking import hooked_environment
 from brim.probing.output import means_memory, tells_of_recovery
 from brim.watching.samples import DeviceSample
@@ -95,7 +95,7 @@ class Job:
         self._gpu_peak_bytes = 0
 
     def __enter__(self) -> Job:
-        self._folder = tempfile.TemporaryDirectory(prefix="brim-watch-")
+        self._folder = TemporaryFolder("watch")
         self._oom_kills_before = num_oom_kills() or 0
         self._started = time.monotonic()
         environment = hooked_environment(ONLOOKER, {}, folder=Path(self._folder.name))

@@ -94,7 +94,7 @@ def test_output_input_and_exit_code_pass_through_and_a_job_without_a_gpu_is_told
     run = phantom("--gpu", "t4", "--", "sh", "-c", "echo out; echo err >&2; cat; exit 7", input="given")
     assert (run.returncode, run.stdout) == (7, "out\ngiven")
     assert run.stderr.startswith("err\n")
-    assert "never used the GPU" in run.stderr
+    assert "had not used the GPU yet" in run.stderr
     assert "exit code 7" in run.stderr
 
 
@@ -116,6 +116,17 @@ def test_a_job_that_ends_itself_is_told_by_process_kind_and_module(phantom):
     assert "At the peak: " in run.stderr
     assert "optimizer 16." in run.stderr
     assert "(optimizer state)" in run.stderr
+
+
+@pytest.mark.slow
+def test_a_module_may_run_on_the_host_before_the_gpu_is_used(phantom):
+    on_host = "import torch\nnet = torch.nn.Linear(2, 2)\nprint(net(torch.ones(1, 2)).shape)\n"
+    run = phantom("--gpu", "t4", "--", on_host + TRAIN, "2", input="\n")
+    assert run.returncode == 0, run.stderr
+    assert "2 training steps" in run.stderr
+    run = phantom("--gpu", "t4", "--", on_host)
+    assert (run.returncode, run.stdout) == (0, "torch.Size([1, 2])\n"), run.stderr
+    assert "never used the GPU" in run.stderr
 
 
 @pytest.mark.slow

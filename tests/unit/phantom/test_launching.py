@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -170,10 +171,14 @@ def test_the_folder_of_a_job_whose_brim_was_killed_is_removed_by_the_next(tmp_pa
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    abandoned = tmp_path / f"brim-phantom-{ended.pid}-abandoned"
-    abandoned.mkdir()
+    abandoned, recent = (tmp_path / f"brim-phantom-{ended.pid}-{name}" for name in ("abandoned", "recent"))
+    for folder in (abandoned, recent):
+        folder.mkdir()
+    os.utime(abandoned, (0, 0))
     with Phantoms([find_gpu("t4")], torch=read_torch(CUDA / "torch")):
         assert not abandoned.exists()
+        assert recent.exists(), "its process may be in another container"
+    recent.rmdir()
     assert not list(tmp_path.iterdir())
 
 

@@ -60,6 +60,7 @@ def test_sizes_that_depend_on_what_was_never_computed_are_the_largest_and_told_w
         "print(len(torch.unique(best)), [len(torch.where(best == i)[0]) for i in range(2)])\n"
         "print(scores[best != -100].shape)\n"
         "print((scores[1:] <= scores[:-1]).any().item(), (scores >= 0).all().item())\n"
+        "print((scores > 0).sum().item())\n"
     )
     done = run_on_phantom("import runpy, sys\nsys.argv[0] = sys.argv[1]\nrunpy.run_path(sys.argv[1])", str(script))
     assert done.output.splitlines() == [
@@ -67,9 +68,11 @@ def test_sizes_that_depend_on_what_was_never_computed_are_the_largest_and_told_w
         "100 [100, 100]",
         "torch.Size([100, 4])",
         "False True",
+        "0",
     ], done.errors
     remarks = [event.text for event in done.events if event.kind == "remark"]
     assert any("sizes.py:3" in remark and "all elements are taken" in remark for remark in remarks)
+    assert any("sizes.py:8" in remark and "reads a number that follows from what" in remark for remark in remarks)
     assert any("sizes.py:5" in remark and "taken for different" in remark for remark in remarks)
 
 
@@ -90,15 +93,23 @@ config = LlamaConfig(hidden_size=64, num_hidden_layers=2, intermediate_size=128,
 model = AutoModelForCausalLM.from_config(config).cuda().eval()
 ids = torch.randint(5, 100, (3, 17), device="cuda")
 padded = torch.tensor([[0] * 5 + [1] * 12] + [[1] * 17] * 2, device="cuda")
-for more in ({}, {"do_sample": True}, {"attention_mask": padded}):
-    print(tuple(model.generate(ids, max_new_tokens=20, pad_token_id=0, eos_token_id=[2, 0], **more).shape))
+num_passes = 0
+def count(*_):
+    global num_passes
+    num_passes += 1
+model.register_forward_hook(count)
+drawn, beams = {"do_sample": True}, {"num_beams": 3}
+for more in ({}, drawn, {"attention_mask": padded}, beams, drawn | beams):
+    num_passes = 0
+    made = model.generate(ids, max_new_tokens=20, pad_token_id=0, eos_token_id=[2, 0], **more)
+    print(num_passes, *(() if "num_beams" in more else made.shape))
 """
 
 
 @pytest.mark.slow
 def test_a_generation_goes_to_its_longest_text():
     done = run_on_phantom(GENERATE)
-    assert done.output.splitlines() == ["(3, 37)"] * 3, done.errors
+    assert done.output.splitlines() == [*["20 3 37"] * 3, *["20"] * 2], done.errors
 
 
 LARGE = """

@@ -177,6 +177,8 @@ def test_torchvision_runs_with_its_renamed_runtime_and_without_nvidia_s_decoder(
         "from torchvision import io, ops\n"
         "boxes = torch.rand(100, 4, device='cuda')\n"
         "print(tuple(ops.roi_align(torch.ones(1, 3, 64, 64, device='cuda'), [boxes], 7).shape))\n"
+        "alike = torch.tensor([[0., 0, 1, 1]] * 9)\n"
+        "print(len(ops.nms(boxes, boxes[:, 0], 0.5)), len(ops.nms(alike, torch.rand(9), 0.5)))\n"
         "coded = io.encode_jpeg(torch.zeros(3, 32, 32, dtype=torch.uint8))\n"
         "print(tuple(io.decode_jpeg(coded).shape))\n"
         "loaded = {line.split()[-1] for line in open('/proc/self/maps') if 'nvjpeg' in line or 'cudart' in line}\n"
@@ -186,7 +188,7 @@ def test_torchvision_runs_with_its_renamed_runtime_and_without_nvidia_s_decoder(
         "except RuntimeError as error:\n"
         "    print('nvjpeg' in str(error))\n"
     )
-    assert done.output.splitlines() == ["(100, 3, 7, 7)", "(3, 32, 32)", "[]", "True"], done.errors
+    assert done.output.splitlines() == ["(100, 3, 7, 7)", "100 1", "(3, 32, 32)", "[]", "True"], done.errors
     assert "brim: the job calls nvjpeg" in done.errors
 
 

@@ -35,6 +35,7 @@ class Operations:
 
     def __init__(self) -> None:
         self._library = torch.library.Library("aten", "IMPL")
+        self._others: list[torch.library.Library] = []
         self._handlers: dict[torch._ops.OpOverload, list[Handler]] = {}
 
     def add(self, name: str, handler: Handler) -> None:
@@ -49,6 +50,17 @@ class Operations:
             takes_out = any(argument.is_out for argument in operation._schema.arguments)
             if overload == only or not (only or takes_out):
                 self._add(operation, handler)
+
+    def add_of(self, namespace: str, name: str, handler: Handler) -> None:
+        """Show an operation of another library to a handler; the library may be loaded later, or never."""
+        after = torch._C._dispatch_keyset_full_after(getattr(torch._C.DispatchKey, _KEY))
+
+        def run(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+            operation = getattr(getattr(torch.ops, namespace), name).default
+            return handler(operation, partial(operation.redispatch, keyset & after, *args, **kwargs), args, kwargs)
+
+        self._others.append(torch.library.Library(namespace, "IMPL"))
+        self._others[-1].impl(name, run, _KEY, with_keyset=True)
 
     def _add(self, operation: torch._ops.OpOverload, handler: Handler) -> None:
         handlers = self._handlers.setdefault(operation, [])

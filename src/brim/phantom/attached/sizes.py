@@ -42,6 +42,7 @@ class Sizes:
         operations.add("repeat_interleave.Tensor", self._repeat)
         operations.add("bincount.default", self._count)
         operations.add("_local_scalar_dense.default", self._read)
+        operations.add_of("torchvision", "nms", self._keep_boxes)
         register_optimizer_step_post_hook(self._start_anew)
 
     def _nonzero(self, operation: Any, original: Original, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -68,6 +69,13 @@ class Sizes:
             each.to(tensor.device) for each in found[1:]
         )
 
+    def _keep_boxes(self, operation: Any, original: Original, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        boxes = args[0]
+        if not boxes.is_cuda:
+            return original()
+        self._say("keeps the boxes that overlap little, which no kernel computed, so all are kept")
+        return torch.arange(boxes.shape[0], device=boxes.device)
+
     def _repeat(self, operation: Any, original: Original, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         repeats = args[0]
         if not (is_plain(repeats) and repeats.is_cuda):
@@ -93,8 +101,10 @@ class Sizes:
             if state is not State.KNOWN and tensor.dtype is torch.bool:
                 self._num_reads += 1
                 self._check_rounds()
-            elif state is State.UNKNOWN and not _is_asked_by_torch():
-                self._say("reads a number that no kernel computed, so it is 0")
+            elif state < State.KNOWN and not _is_asked_by_torch():
+                number = original()
+                self._say(f"reads a number that follows from what no kernel computed, so it is {number}")
+                return number
         return original()
 
     def _check_rounds(self) -> None:

@@ -5,7 +5,8 @@ which tokens a mask selects decide what a job does next. Device memory is host m
 run on the CPU, in place. What follows from numbers that were never computed (logits, losses) is not known:
 
 - a comparison with a token that was never sampled is false: no text ends early, and generation goes to its longest;
-- floats are finite and compared with numbers as zeros; of two tensors of floats a comparison is false;
+- floats are finite and compared with numbers as zeros; of two tensors of floats the first is the larger one, so that
+  whoever waits for no better score waits to the end;
 - where a size depends on such a value, the largest it can be is taken (sizes.py).
 """
 
@@ -24,6 +25,8 @@ from brim.phantom.attached.operations import Operations, Original
 # Larger tensors are not computed: 2 million tokens.
 LARGEST_BYTES = 16 << 20
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "isin")
+# True of two tensors of floats: the first is taken for the larger one.
+_LARGER = ("ne", "gt", "ge")
 # Of truth values, one that was never computed counts as false.
 _LOGIC = (
     *("logical_not", "logical_and", "logical_or", "logical_xor", "bitwise_not", "bitwise_and", "bitwise_or"),
@@ -125,7 +128,7 @@ class Values:
         if not tensors:
             return result
         if _are_of_floats(tensors):
-            self._known.set(result, State.ASSUMED, written=False)
+            self._assume(result, _name_of(operation).rstrip("_") in _LARGER)
         elif all(self._constant(each) is not None for each in tensors):
             self._fill(operation, result, args)
         elif all(map(is_small, tensors)):
@@ -207,7 +210,11 @@ class Values:
         ]
         is_reduction = _name_of(operation) in ("any", "all")
         value = operands[0] if is_reduction else operation(*operands)
-        if not bool(value.all()):
+        self._assume(result, bool(value.all()))
+
+    def _assume(self, result: torch.Tensor, is_true: bool) -> None:
+        """Take all truth values of a result for true or for false."""
+        if not is_true:
             self._known.set(result, State.ASSUMED, written=False)
         elif is_small(result):
             on_host(result).fill_(1)

@@ -245,6 +245,6 @@ void report_event(const char *kind, const char *format, ...) {
 API void brim_remark(const char *kind, const char *text) { note_event(kind, "%s", text); }
 
 API void report_absent(const char *function) {
-  report_event("absent", "the job calls %s, which a phantom GPU does not have. Predict this job with --engine trace, or run it on a real GPU.",
+  report_event("absent", "the job calls %s, which a phantom GPU does not have. Write it as a workload for --engine trace, or run it on a real GPU.",
                function);
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from brim.devices.cpu import num_oom_kills
+from brim.folders import TemporaryFolder
 from brim.hooking import hook_failure, hooked_environment
 from brim.probing.merging import is_from_peer
 from brim.probing.scripts.kept import Kept
@@ -69,7 +69,7 @@ def run_job(
         cancelled: Ends the command early once it is set.
     """
     kills_before = num_oom_kills()
-    with tempfile.TemporaryDirectory(prefix="brim-probe-") as name, log.open("wb") as output:
+    with TemporaryFolder("probe") as name, log.open("wb") as output:
         folder = Path(name)
         job = Kept(
             words,

@@ -118,6 +118,8 @@ class Witness:
             return
         if self._meter is None:
             self._begin(next(module.parameters()).device)
+        if self._meter is None:
+            return  # a module on the CPU, before the GPU is used
         if self._tally.begin_step():
             self._write("running")  # should it hang, brim knows who had begun
         self._tally.is_generating |= self._generation.look()
