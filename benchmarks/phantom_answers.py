@@ -35,9 +35,9 @@ QUESTIONS: dict[str, tuple[str, int | None, float, float | None]] = {
 def main() -> None:
     """Measure what was asked for and keep it beside what was measured before."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("questions", nargs="*", choices=[*QUESTIONS, []], default=list(QUESTIONS))
+    parser.add_argument("questions", nargs="*", metavar="QUESTION", help=f"of {', '.join(QUESTIONS)}; default: all")
     results = json.loads(RESULT.read_text()) if RESULT.exists() else {}
-    for name in parser.parse_args().questions:
+    for name in parser.parse_args().questions or QUESTIONS:
         results[name] = ask(*QUESTIONS[name])
         print(name, json.dumps(results[name]))
     RESULT.write_text(json.dumps(results, indent=2) + "\n")
