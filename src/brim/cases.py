@@ -94,19 +94,21 @@ class AskedCase(Case):
 
 
 def parse_cases(flags: Sequence[str], *, start_from: str | None = None) -> list[Case]:
-    """Expand `--case` flags into cases; several flags multiply, the first varies slowest.
+    """Expand `--case` flags into cases; flags of one key add to each other, those of several multiply.
+
+    The first key varies slowest.
 
     >>> parse_cases(["max_crops=2,4", "px=224"])
     [Case(max_crops=2, px=224), Case(max_crops=4, px=224)]
+    >>> parse_cases(["n=1", "n=2"])
+    [Case(n=1), Case(n=2)]
     >>> parse_cases(["max_crops=2..13"], start_from="max_crops=12")
     [Case(max_crops=12), Case(max_crops=13)]
     """
     dimensions: dict[str, list[CaseValue]] = {}
     for flag in flags:
         key, values = _parse_flag(flag)
-        if key in dimensions:
-            raise InputError(f"Case key {key!r} is given twice. Write its values in one flag: --case {key}=1,2,3.")
-        dimensions[key] = values
+        dimensions[key] = list(dict.fromkeys([*dimensions.get(key, []), *values]))
     num_cases = 1
     for values in dimensions.values():
         num_cases *= len(values)

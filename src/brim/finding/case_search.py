@@ -50,6 +50,7 @@ class CaseSearch:
         fresh: Whether every probe has a process of its own, so that running the answer once more confirms it.
         note: What to say of an answer that nothing else is to be said of.
         sources: The project's files that the workload turned out to import.
+        told: The names of cases that a user was warned of already.
         _untraced: Why there is no trace, until that is told: not before a probe has shown that the workload runs.
     """
 
@@ -64,6 +65,7 @@ class CaseSearch:
     fresh: bool = True
     note: str | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
+    told: set[str] = field(default_factory=set)
     _probes: list[Probe] = field(default_factory=list)
     _gap_from: int | None = None
     _leak: str | None = None
@@ -165,6 +167,8 @@ class CaseSearch:
             if self._untraced is not None:
                 self.observer.note(f"searching by measured probes alone: {self._untraced}")
                 self._untraced = None
+            if outcome.probe.verdict is Verdict.FITS and not mix:
+                self._warn_of_names(outcome)
             if outcome.probe.verdict is not Verdict.UNCLEAR:
                 return outcome.probe
             self.observer.probe_ended(self.case, outcome.probe, ask if num_unclear <= NUM_RETRIES else None)
@@ -177,6 +181,14 @@ class CaseSearch:
             microbatch=ask.microbatch,
             log_tail=outcome.log_tail,
         )
+
+    def _warn_of_names(self, outcome: Outcome) -> None:
+        """Warn once of names that may be misspelt: the workload never asked for them."""
+        unread = [name for name in outcome.unread if name not in self.told]
+        self.told.update(unread)
+        if unread:
+            asked = f", which asks for {', '.join(outcome.missed)}" if outcome.missed else ""
+            self.observer.warn(f"{', '.join(unread)} in the case changes nothing in the workload{asked}.")
 
     def _note(self, search: Search, strategy: Strategy, throughput: Throughput | None) -> str | None:
         if search.answer is None:

@@ -54,6 +54,7 @@ class Run:
         self._nodes = nodes
         self._isolate = isolate
         self._history = History(warn=observer.warn) if cache else None
+        self._told: set[str] = set()
         self.observer = observer
 
     def search_all(self, prober: Prober, cases: list[Case]) -> Findings:
@@ -114,6 +115,7 @@ class Run:
             observer=self.observer,
             fresh=self._isolate,
             note=None if self._isolate else NOT_ISOLATED,
+            told=self._told,
         )
 
     def _key(self, kind: str, case: Case) -> str:

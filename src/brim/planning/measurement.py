@@ -42,7 +42,13 @@ class Measured:
         batch, _, memory = text.partition(":")
         if not batch.strip().isdecimal() or not memory.strip():
             raise InputError(f"{text!r} is no measurement. Write BATCH:MEMORY, e.g. --measured 512:0.1GB.")
-        return cls(batch=int(batch), used_bytes=parse_bytes(memory.strip()))
+        try:
+            used_bytes = parse_bytes(memory.strip())
+        except InputError as error:
+            if memory.strip().replace(".", "", 1).isdecimal():
+                raise InputError(f"{text!r} has no unit. Write for example --measured {batch}:{memory}GB.") from None
+            raise error
+        return cls(batch=int(batch), used_bytes=used_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +136,8 @@ def extrapolate(
     (179200, 8960, 8192)
     """
     points = tuple(sorted([measured] if isinstance(measured, Measured) else measured, key=lambda each: each.batch))
+    if memory_bytes is not None:
+        _check_used(points, memory_bytes)
     memory_bytes = memory_bytes or target_bytes
     _check(points, target_bytes, memory_bytes, profile, safety)
     fixed_bytes, bytes_per_sample = _line(points)
@@ -152,7 +160,8 @@ def extrapolate(
             safe=safe,
             batch=batch,
             line_bytes=round(fixed_bytes + grown),
-            worst_bytes=round(fixed_bytes + grown * divisor),
+            # What was measured does not grow any faster.
+            worst_bytes=round(fixed_bytes + (grown if batch <= known else grown * divisor)),
         )
 
     profiles = tuple(make(name, divisor) for name, divisor in PROFILES.items())
@@ -192,6 +201,15 @@ def _line(points: Sequence[Measured]) -> tuple[float, float]:
         if slope * mean_batch <= mean_bytes:
             return mean_bytes - slope * mean_batch, slope
     return 0.0, sum(each.batch * each.used_bytes for each in points) / sum(each.batch**2 for each in points)
+
+
+def _check_used(points: Sequence[Measured], memory_bytes: int) -> None:
+    for point in points:
+        if point.used_bytes > memory_bytes:
+            raise InputError(
+                f"Batch {point.batch:,} is said to have used {format_gigabytes(point.used_bytes)} of "
+                f"{format_gigabytes(memory_bytes)}. Check the two sizes."
+            )
 
 
 def _check(

@@ -23,6 +23,8 @@ class Outcome:
         hung: Whether it made no progress for so long that it was ended, for the verdict `unclear`.
         sources: Hashes of the project's files that the workload imported, by path.
         log_file: Where everything it printed is kept, or None where that is not.
+        unread: The names of the case that the workload never asked for.
+        missed: The names that it asked for and that the case does not have.
     """
 
     probe: Probe
@@ -33,6 +35,8 @@ class Outcome:
     hung: bool = False
     sources: Mapping[str, str] = field(default_factory=dict)
     log_file: str | None = None
+    unread: tuple[str, ...] = ()
+    missed: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the outcome as plain data."""
@@ -133,4 +137,6 @@ def outcome_from(
         idle=result.get("idle", False),
         log_tail=log_tail,
         sources=sources,
+        unread=tuple(result.get("unread", ())),
+        missed=tuple(result.get("missed", ())),
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from brim.cases import Case
+from brim.cases import AskedCase, Case
 from brim.devices import Meter
 from brim.findings import Race, Verdict
 from brim.probing.evidence import UPDATE, Evidence, collect, wrong_size
@@ -49,11 +49,12 @@ def run_trial(
     """
     caught = BaseException if owns_process else (Exception, SystemExit)
     evidence, seconds, laps, phase = Evidence(), [], {}, "build"
+    asked = AskedCase(case)
     try:
         report(phase)
         meter.limit(limit_bytes)
         with collect() as evidence:
-            workload = prepare(workload_class, case, _torch_device(meter.device_name))
+            workload = prepare(workload_class, asked, _torch_device(meter.device_name))
             workload.build()
             phase = "batch"
             report(phase)
@@ -95,6 +96,8 @@ def run_trial(
         "steps": steps,
         "samples": num_samples,
         "calls": evidence.to_dict(),
+        "unread": list(asked.unread),
+        "missed": list(asked.missed),
     }
 
 

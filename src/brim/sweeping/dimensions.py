@@ -21,6 +21,8 @@ _LEGACY_NAMES = ("grid", "max_experiments")
 _RANGE = re.compile(r"\s*(-?\d+)\s*\.\.\s*(-?\d+)\s*")
 _NAMES = ("product", "zip", "exclude", "include", "max_experiments")
 _PLAIN = (str, int, float, bool, type(None))
+# Nobody waits for more trials than these.
+_MOST_IN_RANGE = 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +182,8 @@ def _values(key: Any, values: Any) -> tuple[Any, ...] | range:
         first, last = int(match[1]), int(match[2])
         if first > last:
             raise InputError(f"{key}: the range {values} is empty, {first} is above {last}. Write {last}..{first}.")
+        if last - first >= _MOST_IN_RANGE:
+            raise InputError(f"{key}: the range {values} is too long. Use one of at most {_MOST_IN_RANGE:,} values.")
         return range(first, last + 1)
     listed = values if isinstance(values, list) else [values]
     if not listed:

@@ -13,6 +13,9 @@ from brim.errors import InputError
 
 # YAML 1.1 takes 1e-3 for a text, because it has no point; people mean a number.
 _FLOAT = re.compile(r"[-+]?(?:\d[\d_]*)(?:\.[\d_]*)?[eE][-+]?\d+")
+# How many values a file may have once every alias stands for what it names, and how deep they may lie.
+_MOST_VALUES = 1_000_000
+_DEEPEST = 50
 
 
 class _Loader(yaml.SafeLoader):
@@ -51,7 +54,9 @@ def parse_yaml(text: str, what: str) -> dict[str, Any]:
     {'hp.learning_rate': [0.001, 0.01]}
     """
     try:
-        document = yaml.load(text, _Loader)
+        document = _load(text, what)
+    except RecursionError:  # the parser itself calls itself for every level
+        raise InputError(f"The {what} is nested too deeply. Use at most {_DEEPEST} levels.") from None
     except yaml.constructor.ConstructorError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else "?"
         raise InputError(
@@ -64,6 +69,36 @@ def parse_yaml(text: str, what: str) -> dict[str, Any]:
         found = "empty" if document is None else f"a {type(document).__name__}"
         raise InputError(f"The {what} must be a mapping at its top, but is {found}. Write `key: value` lines.")
     return document
+
+
+def _load(text: str, what: str) -> Any:
+    loader = _Loader(text)
+    try:
+        root = loader.get_single_node()
+        if root is None:
+            return None
+        if _count(root, what, {}, depth=0) > _MOST_VALUES:
+            raise InputError(f"The {what} has more than {_MOST_VALUES:,} values once its aliases are written out.")
+        return loader.construct_document(root)
+    finally:
+        loader.dispose()
+
+
+def _count(node: yaml.Node, what: str, known: dict[int, int | None], *, depth: int) -> int:
+    """Return how many values a node holds, with those of its aliases; `known` has None for one that is looked at."""
+    line = node.start_mark.line + 1
+    if depth > _DEEPEST:
+        raise InputError(f"The {what} is nested too deeply in line {line}. Use at most {_DEEPEST} levels.")
+    if id(node) not in known:
+        known[id(node)] = None
+        inner = node.value if isinstance(node, yaml.CollectionNode) else []
+        if isinstance(node, yaml.MappingNode):
+            inner = [each for pair in inner for each in pair]
+        known[id(node)] = 1 + sum(_count(each, what, known, depth=depth + 1) for each in inner)
+    found = known[id(node)]
+    if found is None:
+        raise InputError(f"The {what} has a value in line {line} that holds itself. Leave out the alias in it.")
+    return found
 
 
 def check_names(document: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:

@@ -67,6 +67,13 @@ def test_a_workload_that_cannot_be_traced_is_searched_by_probes_alone(caplog):
     assert "searching by measured probes alone" in caplog.text
 
 
+def test_a_name_that_the_workload_never_asks_for_is_warned_of_once(caplog):
+    findings = find(f"{SIMPLE}:Evaluate", cases=[{"row": 128}, {"row": 256}], cap=2)
+    assert len(findings.findings) == 2
+    warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert warnings.count("row in the case changes nothing in the workload, which asks for rows.") == 1
+
+
 def test_a_trace_predicts_the_answer():
     finding = find(f"{SIMPLE}:Train")[0]
     assert finding.predicted["largest"] == pytest.approx(finding.microbatch, rel=0.5)

@@ -43,6 +43,18 @@ def test_a_batch_that_was_measured_to_fit_is_never_undercut():
     assert found.chosen.batch == 64
 
 
+def test_what_was_measured_grows_no_faster_than_it_did():
+    found = extrapolate(Measured.parse("16:440MB"), target_bytes=900 * 10**6, memory_bytes=GB)
+    assert [profile.worst_bytes for profile in found.profiles] == [440 * 10**6] * 3
+
+
+def test_a_measurement_above_the_memory_or_without_a_unit_is_refused():
+    with pytest.raises(InputError, match=r"Batch 512 is said to have used 100 GB of 80\.0 GB"):
+        extrapolate(Measured.parse("512:100GB"), target_bytes=72 * GB, memory_bytes=80 * GB)
+    with pytest.raises(InputError, match=r"has no unit. Write for example --measured 512:0\.1GB"):
+        Measured.parse("512:0.1")
+
+
 def test_two_points_know_what_is_held_anyway():
     points = [Measured.parse("8:6GB"), Measured.parse("16:8GB")]
     found = extrapolate(points, target_bytes=36 * GB, safety=1)

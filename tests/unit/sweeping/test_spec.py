@@ -200,6 +200,32 @@ def test_yaml_that_is_no_sweep_is_refused(tmp_path, text, message):
         read_spec(tmp_path / "grid.yaml")
 
 
+NESTED = "\n".join(
+    ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]"]
+    + [f"a{number}: &a{number} [{', '.join([f'*a{number - 1}'] * 9)}]" for number in range(1, 9)]
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (NESTED, "more than 1,000,000 values once its aliases are written out"),
+        ("a: " + "[" * 60 + "]" * 60, "nested too deeply in line 1. Use at most 50 levels"),
+        ("a: " + "[" * 10_000 + "]" * 10_000, "nested too deeply. Use at most 50 levels"),
+        ("a:\n  b: &b [1, *b]", "a value in line 2 that holds itself"),
+    ],
+)
+def test_a_file_that_grows_beyond_measure_is_refused(text, message):
+    with pytest.raises(InputError, match=message):
+        parse_yaml(text, "text")
+
+
+def test_a_range_that_nobody_waits_for_is_refused():
+    document = {"command": "python train.py --config {config}", "sweep": {"product": {"a": "0..99999999999999999999"}}}
+    with pytest.raises(InputError, match=r"the range 0\.\.9+ is too long"):
+        read_spec(document)
+
+
 def test_a_file_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(InputError, match="cannot be read: No such file"):
         read_spec(tmp_path / "grid.yaml")
