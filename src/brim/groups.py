@@ -54,3 +54,15 @@ def adopt_orphans() -> None:
     """Become the parent of every descendant whose own parent ends, so that none can run away."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def signal_name(number: int) -> str:
+    """Return what a signal is called.
+
+    >>> signal_name(9), signal_name(40)
+    ('SIGKILL', 'signal 40')
+    """
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # one of the numbers for real time
+        return f"signal {number}"

@@ -1,5 +1,6 @@
 """Workloads that go wrong, each in its own way."""
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -61,6 +62,28 @@ class NoOptimizer(Train):
 class Sigkilled(Train):
     def step(self, batch):
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+class EndedInRealTime(Train):
+    """Dies of a signal that has no name."""
+
+    def step(self, batch):
+        os.kill(os.getpid(), signal.SIGRTMIN + 6)
+
+
+class WritesAnywhere(Train):
+    """Writes into every file that it finds open, brim's own pipe among them."""
+
+    def step(self, batch):
+        for descriptor in range(3, 40):
+            with contextlib.suppress(OSError):
+                os.write(descriptor, b"nonsense\n[1]\n")
+        super().step(batch)
+
+
+class SaysMuch(Train):
+    def step(self, batch):
+        raise ValueError("much " * 4_000_000)
 
 
 class Segfaults(Train):

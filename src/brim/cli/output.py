@@ -120,8 +120,11 @@ def say(text: str) -> None:
 
 
 def print_renderable(renderable: RenderableType) -> None:
-    """Print what Rich can draw."""
-    results_console().print(renderable)
+    """Print what Rich can draw, and a text whole that is not to be wrapped, which Rich itself forgets."""
+    if isinstance(renderable, Text) and renderable.no_wrap:
+        results_console().print(renderable, soft_wrap=True)
+    else:
+        results_console().print(renderable)
 
 
 def warn(message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -21,7 +22,7 @@ from brim.devices.cpu import num_oom_kills
 from brim.errors import InputError, WorkloadError
 from brim.findings import Probe, Race, Verdict
 from brim.folders import TemporaryFolder
-from brim.groups import PROBING_VARIABLE, kill_descendants, kill_group
+from brim.groups import PROBING_VARIABLE, kill_descendants, kill_group, signal_name
 from brim.probing.mixing import Mix
 from brim.probing.outcome import Outcome, Traced, outcome_from
 from brim.probing.server_log import ServerLog
@@ -271,7 +272,7 @@ class IsolatedProber:
             behind = [str(rank) for rank, count in sorted(reply.progress.items()) if count < most]
             return f"{how} (rank {', '.join(behind)} was behind)" if behind else how
         if reply.exit_code is not None and reply.exit_code < 0:
-            return f"was ended by {signal.Signals(-reply.exit_code).name}"
+            return f"was ended by {signal_name(-reply.exit_code)}"
         return f"ended with exit code {reply.exit_code} and no result"
 
 
@@ -288,16 +289,20 @@ class _Events:
     def next(self, timeout_seconds: float) -> dict[str, Any] | None:
         """Return the next message; None when the time is up or the pipe is closed."""
         deadline = time.monotonic() + timeout_seconds
-        while b"\n" not in self._buffer:
-            remaining = deadline - time.monotonic()
-            if not self.is_open or remaining <= 0 or not self._selector.select(remaining):
-                return None
-            data = os.read(self._fd, 65536)
-            self.is_open = bool(data)
-            self._buffer += data
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        message: dict[str, Any] = json.loads(line)
-        return message
+        while True:
+            while b"\n" not in self._buffer:
+                remaining = deadline - time.monotonic()
+                if not self.is_open or remaining <= 0 or not self._selector.select(remaining):
+                    return None
+                data = os.read(self._fd, 65536)
+                self.is_open = bool(data)
+                self._buffer += data
+            line, _, self._buffer = self._buffer.partition(b"\n")
+            # Whatever else is in the pipe was written by a workload that found it among its open files.
+            with contextlib.suppress(ValueError):
+                message = json.loads(line)
+                if isinstance(message, dict):
+                    return message
 
     def close(self) -> None:
         """Close the pipe."""

@@ -30,7 +30,7 @@ from brim.cases import Case
 from brim.devices import make_meter
 from brim.devices.cpu import num_oom_kills
 from brim.findings import Race, Verdict
-from brim.groups import die_with_parent
+from brim.groups import die_with_parent, signal_name
 from brim.probing.merging import is_from_peer, merge_outcomes
 from brim.probing.mixing import Mix, mixed
 from brim.probing.trial import run_trial
@@ -113,7 +113,7 @@ def run_ranked(
         except ChildFailedError as error:
             _, failure = error.get_first_failure()
             if failure.exitcode < 0:
-                died = f"was ended by {signal.Signals(-failure.exitcode).name}"
+                died = f"was ended by {signal_name(-failure.exitcode)}"
         outcomes = [json.loads(path.read_text()) for path in Path(folder).glob("rank*.json")]
     called = "rank" if rendezvous is None else "local rank"
     merged = merge_outcomes(outcomes, num_ranks=len(probe.limits_bytes), died=died, called=called)

@@ -15,7 +15,7 @@ from brim.devices import Meter
 from brim.findings import Race, Verdict
 from brim.probing.evidence import UPDATE, Evidence, collect, wrong_size
 from brim.probing.racing import run_race
-from brim.probing.verdicts import classify, describe
+from brim.probing.verdicts import bounded, classify, describe
 from brim.workload import Workload, prepare
 
 _HERE = str(Path(__file__).parent)
@@ -105,7 +105,8 @@ def _raised(error: BaseException, phase: str, meter: Meter) -> dict[str, Any]:
     verdict = classify(error, nearly_full=meter.is_nearly_full)
     outcome: dict[str, Any] = {"verdict": verdict.value, "phase": phase, "detail": describe(error)}
     if verdict is Verdict.ERROR:
-        outcome["traceback"] = "".join(traceback.format_exception(type(error), error, _users_part(error.__traceback__)))
+        lines = traceback.format_exception(type(error), error, _users_part(error.__traceback__))
+        outcome["traceback"] = bounded("".join(lines))
     elif meter.peaks().get("num_retries"):
         outcome["memory"] = {"num_retries": meter.peaks()["num_retries"]}
     return outcome

@@ -46,6 +46,8 @@ OOM_TEXTS_WHEN_FULL = (
 ERROR_TEXTS = ("illegal memory access", "device-side assert", "misaligned address")
 
 _LONGEST_DESCRIPTION = 300
+# How much of a traceback goes from one process to another: its message may be as long as a model's weights.
+LONGEST_TEXT = 20_000
 _LONGEST_SOURCE = 80
 _BRIM = str(Path(__file__).parents[1])
 _INSTALLED = re.compile(r"/(site|dist)-packages/")
@@ -77,6 +79,18 @@ def describe(error: BaseException) -> str:
     """
     lines = (str(error) or "no message").splitlines()
     return f"{type(error).__name__}: {lines[0]}"[:_LONGEST_DESCRIPTION]
+
+
+def bounded(text: str) -> str:
+    """Return a text that is to be shown, without the middle of one that is endless.
+
+    >>> len(bounded("x" * 10**7)) < 2 * LONGEST_TEXT
+    True
+    """
+    if len(text) <= LONGEST_TEXT:
+        return text
+    half = LONGEST_TEXT // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half:,} characters are left out …\n{text[-half:]}"
 
 
 def line_of(error: BaseException) -> str | None:

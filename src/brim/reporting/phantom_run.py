@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 
 from rich import box
@@ -12,6 +11,7 @@ from rich.text import Text
 
 from brim.finding.phantom import label_of
 from brim.finding.predicted import KINDS, NUM_MODULES
+from brim.groups import signal_name
 from brim.phantom import Snapshot
 from brim.probing.phantom_run import Progress
 from brim.probing.phantoms import describe_refusal
@@ -66,15 +66,8 @@ def _how_it_ended(run: Run) -> str:
     if run.ended is End.INTERRUPT:
         return "interrupted"
     if run.exit_code is not None and run.exit_code < 0:
-        return f"killed by {_signal_name(-run.exit_code)}"
+        return f"killed by {signal_name(-run.exit_code)}"
     return f"exit code {run.exit_code}"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # one of the numbers for real time
-        return f"signal {number}"
 
 
 def progress_line(progress: Progress, *, width: int) -> Text:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from brim.findings import Verdict
+from brim.groups import signal_name
 from brim.probing.output import classify_text
 from brim.records import AMOUNT, ANY, COUNT, FLAG, TEXT, WHOLE, Each, Maybe, check_record, one_of
 
@@ -144,7 +145,7 @@ def _why(ended: Exit, directory: Path) -> tuple[ExitKind, str]:
         return ExitKind.OOM, line
     if code < 0 or code > _SIGNAL_OFFSET:
         number = -code if code < 0 else code - _SIGNAL_OFFSET
-        name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+        name = signal_name(number)
         return ExitKind.ERROR, f"ended by {name}" if code < 0 else f"exit code {code}, as after {name}"
     if not line or code == 1:
         return ExitKind.ERROR, line or "exit code 1"

@@ -1,4 +1,5 @@
 import json
+import os
 import re
 import subprocess
 import sys
@@ -148,6 +149,13 @@ def test_advice_comes_with_the_numbers(brim_cli):
     )  # fmt: skip
     for text in ("0.0006", "0.996006", "195 steps an epoch", "make 512", "89%"):
         assert text in run.stdout
+
+
+def test_lines_to_paste_are_never_wrapped(brim_cli):
+    run = brim_cli(
+        "plan", "--model", "8b", "--gpu", "a100-80gb", "--effective", "64", env={**os.environ, "COLUMNS": "60"}
+    )
+    assert '  return F.cross_entropy(output_layer(hidden).float(), labels, reduction="sum")\n' in run.stdout
 
 
 @pytest.mark.parametrize(

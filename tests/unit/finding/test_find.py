@@ -203,6 +203,7 @@ def test_a_probe_that_did_not_do_its_work_is_an_error(name, missing):
     [
         ("Sigkilled", "was ended by SIGKILL.*memory. Run the workload by itself"),
         ("Segfaults", "was ended by SIGSEGV.*memory. Run the workload by itself"),
+        ("EndedInRealTime", "was ended by signal 40.*memory. Run the workload by itself"),
         ("Hangs", "made no progress for 3 s.*memory. Raise --timeout if it is only slow, or run"),
     ],
 )
@@ -210,6 +211,18 @@ def test_a_death_for_no_known_reason_is_tried_again_and_then_an_error(name, how)
     with pytest.raises(UnclearError, match=f"ended 3 times for no known reason.*{how}") as caught:
         find(f"{FAULTS}:{name}", cap=4, strategy="doubling", timeout=3)
     assert caught.value.microbatch == 1
+
+
+def test_what_a_workload_writes_into_brims_own_pipe_is_passed_over():
+    assert find(f"{FAULTS}:WritesAnywhere", cap=2)[0].microbatch == 2
+
+
+def test_an_endless_message_is_told_in_part():
+    with pytest.raises(WorkloadError, match="ValueError: much") as caught:
+        find(f"{FAULTS}:SaysMuch", cap=2)
+    assert len(str(caught.value)) < 1_000
+    assert "characters are left out" in caught.value.traceback
+    assert len(caught.value.traceback) < 30_000
 
 
 def test_what_is_shown_of_a_death_is_that_of_the_last_probe_alone():

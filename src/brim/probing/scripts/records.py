@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from brim.findings import Probe, Verdict
+from brim.groups import signal_name
 from brim.probing.merging import is_from_peer
 from brim.probing.outcome import Outcome
 from brim.probing.output import classify_text
@@ -182,7 +182,7 @@ def _exited(ended: Ended, microbatch: int) -> Outcome:
     # The launcher itself ends the other ranks, by SIGTERM.
     signals = sorted(_SIGNAL_TEXT.finditer(ended.log_tail), key=lambda match: match[1] == "SIGTERM")
     killed = signals[0] if signals else None
-    name = signal.Signals(-ended.exit_code).name if ended.exit_code < 0 else killed[1] if killed else None
+    name = signal_name(-ended.exit_code) if ended.exit_code < 0 else killed[1] if killed else None
     if name is not None:
         if name == "SIGKILL" and ended.is_host_full:
             detail = "the kernel killed a process: the host's memory ran out"

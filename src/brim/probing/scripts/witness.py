@@ -35,7 +35,7 @@ from brim.probing.scripts.graphs import ReplayWatch
 from brim.probing.scripts.records import write_record
 from brim.probing.scripts.tally import Tally
 from brim.probing.sources import imported_sources
-from brim.probing.verdicts import classify, describe, line_of
+from brim.probing.verdicts import bounded, classify, describe, line_of
 
 # How often a record is written for forward passes alone; steps and failures are written at once.
 _WRITE_EVERY_SECONDS = 0.5
@@ -228,7 +228,7 @@ class Witness:
         self._failure = {"verdict": verdict.value, "detail": describe(error)}
         self._failure |= {"phase": self._tally.phase, "time": time.time(), "line": line_of(error)}
         if verdict is Verdict.ERROR:
-            self._failure["traceback"] = "".join(traceback.format_exception(error))
+            self._failure["traceback"] = bounded("".join(traceback.format_exception(error)))
         self._write("failed")
 
     def _write(self, status: str) -> None:
