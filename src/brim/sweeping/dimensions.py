@@ -20,6 +20,7 @@ LEGACY_GROUP = "model_batch"
 _LEGACY_NAMES = ("grid", "max_experiments")
 _RANGE = re.compile(r"\s*(-?\d+)\s*\.\.\s*(-?\d+)\s*")
 _NAMES = ("product", "zip", "exclude", "include", "max_experiments")
+_BATCH_NAME = "batch_size"
 _PLAIN = (str, int, float, bool, type(None))
 # Nobody waits for more trials than these.
 _MOST_IN_RANGE = 10**9
@@ -109,6 +110,12 @@ def read_legacy(section: Mapping[str, Any]) -> tuple[tuple[Dimension, ...], str 
     grid = _mapping(section.get("grid"), "grid_search.grid")
     dimensions = {key: _single(key, values) for key, values in grid.items()}
     pair = [dimensions[key] for key in LEGACY_PAIR if key in dimensions]
+    if len(pair) == len(LEGACY_PAIR) and len(pair[0]) != len(pair[1]) and min(map(len, pair)) > 1:
+        product = check_dimensions(list(dimensions.values()))
+        return product, (
+            f"{len(pair[0]):,} models and {len(pair[1]):,} batch sizes make no pairs, so every model is run with every "
+            f"batch size, in {math.prod(map(len, product)):,} trials: is one forgotten? Say `zip` or `product`"
+        )
     if len(pair) < len(LEGACY_PAIR) or len(pair[0]) != len(pair[1]) or len(pair[0]) == 1:
         return check_dimensions(list(dimensions.values())), None
     paired = Dimension(name=LEGACY_GROUP, keys=LEGACY_PAIR, columns=tuple(each.columns[0] for each in pair))
@@ -190,7 +197,17 @@ def _values(key: Any, values: Any) -> tuple[Any, ...] | range:
         raise InputError(f"{key} has an empty list: no trial would be left. Give it a value or leave it out.")
     for value in listed:
         _check_plain(key, value)
+        if key.rpartition(".")[2] == _BATCH_NAME and not _is_batch(value):
+            raise InputError(f"{key}: {value!r} is no batch size. Use a whole number of at least 1, or auto.")
     return tuple(listed)
+
+
+def _is_batch(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return True  # `auto` with its settings, which are looked at where they are read
+    if isinstance(value, str):
+        return value == "auto" or value.startswith("${")  # what another program fills in
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def _check_plain(key: str, value: Any) -> None:

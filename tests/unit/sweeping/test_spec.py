@@ -129,8 +129,14 @@ def test_a_file_of_the_older_form_is_read_as_it_is():
 )
 def test_the_older_form_shares_single_values_and_multiplies_other_lengths(models, batches, num_trials):
     spec = read_spec(legacy(**{"model.type": models, "hp.batch_size": batches}))
-    assert spec.grid.guess is None
+    assert (spec.grid.guess is None) is (num_trials != 6)
     assert len(make_plan(spec).grid) == num_trials
+
+
+def test_a_batch_size_that_was_forgotten_is_asked_about():
+    spec = read_spec(legacy(**{"model.type": NINE, "hp.batch_size": BATCHES[:8]}))
+    assert spec.grid.guess.startswith("9 models and 8 batch sizes make no pairs, so every model is run with every")
+    assert "36 trials: is one forgotten?" in spec.grid.guess
 
 
 @pytest.mark.parametrize(
@@ -143,6 +149,8 @@ def test_the_older_form_shares_single_values_and_multiplies_other_lengths(models
         (sweep_of(product={"a": []}), "a has an empty list"),
         (sweep_of(zip={"g": {}}), "zip.g is empty"),
         (sweep_of(product={"a": [1], "a.b": [2]}), "a cannot be both a value and a branch"),
+        (sweep_of(product={"hp.batch_size": [8, 0]}), "hp.batch_size: 0 is no batch size"),
+        (sweep_of(product={"batch_size": ["abc"]}), "batch_size: 'abc' is no batch size"),
         (sweep_of(product={"a": "5..2"}), r"the range 5\.\.2 is empty"),
         (sweep_of(product=[1]), "product must be a mapping"),
         (sweep_of(product={"a": [1]}, exclude={"a": 1}), r"exclude must be a list of mappings. Write exclude: \[\{key"),
