@@ -5,9 +5,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from html import escape
 from typing import Any
 
 from brim.cases import Case
+from brim.units import format_bytes
 
 SCHEMA = "brim.findings/1"
 LARGEST = "largest"
@@ -213,7 +215,7 @@ class Finding:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Findings:
     """The findings of one run, one for each case, in the order of the cases."""
 
@@ -225,6 +227,29 @@ class Findings:
     strategy: str
     findings: tuple[Finding, ...]
     ranks: int = 1
+
+    def __repr__(self) -> str:
+        """Write the answers, one in a line."""
+        rows = [self._heading, *("  ".join((case.ljust(self._width), *rest)).rstrip() for case, *rest in self._rows())]
+        return "\n".join(rows)
+
+    def _repr_html_(self) -> str:
+        """Return the same as a table for a notebook."""
+        cells = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in self._rows())
+        return f"<table><caption>{escape(self._heading)}</caption>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
+
+    @property
+    def _heading(self) -> str:
+        return f"{self.workload} ({self.kind}) on {self.device_name}, limit {format_bytes(self.limit_bytes)}"
+
+    @property
+    def _width(self) -> int:
+        return max((len(str(finding.case)) for finding in self.findings), default=0)
+
+    def _rows(self) -> Iterator[tuple[str, str, str]]:
+        for finding in self.findings:
+            peak = "" if finding.peak_bytes is None else f"peak {format_bytes(finding.peak_bytes)}"
+            yield str(finding.case), finding.answer, peak
 
     def __iter__(self) -> Iterator[Finding]:
         return iter(self.findings)

@@ -64,3 +64,9 @@ def test_the_answers_figures_come_from_its_last_probe():
     finding = make(4)[0]
     assert (finding.peak_bytes, finding.samples_per_second) == (100, 8.0)
     assert make(9)[0].peak_bytes is None
+
+
+def test_findings_show_their_answers_and_not_their_probes():
+    shown = make(4, None)
+    assert repr(shown).splitlines() == ["w (train) on cpu, limit 900 B", "n=0  4  peak 100 B", "n=1  nothing fits"]
+    assert "<td>4</td>" in shown._repr_html_()
