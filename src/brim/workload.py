@@ -166,7 +166,9 @@ def _class_name(name: str) -> str:
 def _split(address: str) -> tuple[str, str]:
     target, _, name = address.rpartition(":")
     if not target or not name or not all(part.isidentifier() for part in name.split(".")):
-        hint = f" Did you mean {address}:Name?" if address.endswith(".py") else ""
+        hint = ""
+        if address.endswith(".py"):
+            hint = f" Did you mean {address}:Name, or the script as it is, -- python {address} --batch_size {{batch}}?"
         raise WorkloadNotFoundError(
             f"{address!r} is not the address of a workload. Use file.py:Name or package.module:Name.{hint}"
         )

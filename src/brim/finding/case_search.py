@@ -225,7 +225,7 @@ class CaseSearch:
         if wasted_bytes < WORTH_A_NOTE * self.device.limit_bytes:
             return None
         return (
-            f"glibc's heap holds about {format_bytes(wasted_bytes)} more than the tensors: with "
+            f"glibc's heap holds more than {WORTH_A_NOTE:.0%} of the limit beside the tensors: with "
             "MALLOC_MMAP_THRESHOLD_=131072 in the environment, here and in your own run, more may fit"
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from rich import box
 from rich.console import Console
@@ -16,6 +16,8 @@ from brim.history import Remembered
 from brim.units import format_bytes, format_rate, format_seconds
 
 _BAR_WIDTH = 20
+# How many cases are named before a note.
+_MOST_NAMED = 3
 _NAMES = ("case", "microbatch", "peak", "fill", "samples/s", "probes", "OOMs", "time", "stopped by")
 _LEFT_ALIGNED = ("case", "fill", "stopped by")
 # What a narrow terminal does without, first to last; the rest is the answer.
@@ -62,7 +64,14 @@ def notes_of(findings: Findings) -> list[str]:
     for finding in findings:
         if finding.note:
             notes.setdefault(finding.note, []).append(finding.case)
-    return [f"{', '.join(map(str, cases))}: {note}" if any(cases) else note for note, cases in notes.items()]
+    return [f"{_cases(cases, findings)}{note}" for note, cases in notes.items()]
+
+
+def _cases(cases: Sequence[Case], findings: Findings) -> str:
+    """Say of which cases a note is, where it is not of all."""
+    if not any(cases) or (len(cases) == len(findings) > 1):
+        return ""
+    return f"{len(cases)} cases: " if len(cases) > _MOST_NAMED else f"{', '.join(map(str, cases))}: "
 
 
 def bar(used_bytes: int | None, limit_bytes: int) -> Text:

@@ -129,3 +129,10 @@ def test_the_live_view_says_that_the_workload_is_loaded_until_a_case_starts_or_a
         assert "loading the workload" in shown(observer._draw())
         end(observer)
         assert "loading the workload" not in shown(observer._draw())
+
+
+def test_equal_notes_are_one_line_and_many_cases_are_counted():
+    found = [replace(FINDINGS[0], case=Case({"n": n}), note="alike" if n < 4 else None) for n in range(5)]
+    assert notes_of(replace(FINDINGS, findings=tuple(found))) == ["4 cases: alike"]
+    assert notes_of(replace(FINDINGS, findings=tuple(found[:4]))) == ["alike"]
+    assert notes_of(replace(FINDINGS, findings=tuple(found[3:]))) == ["n=3: alike"]
