@@ -35,6 +35,11 @@ from brim.units import format_bytes
 NUM_RETRIES = 2
 # Which share of the limit glibc may waste before a user is told what helps.
 WORTH_A_NOTE = 0.1
+# A size just above the answer that was out of memory while the answer fills less than this: steps differ.
+FULL_ENOUGH = 0.8
+JUST_ABOVE = 1.05
+# How many times as many steps may show the largest of them.
+_MORE_STEPS = 10
 # What torch says where BatchNorm meets a single sample.
 _BATCH_NORM_TEXT = "Expected more than 1 value per channel when training"
 
@@ -70,6 +75,7 @@ class CaseSearch:
     _gap_from: int | None = None
     _leak: str | None = None
     _untraced: str | None = None
+    _is_traced: bool = False
     _started: float = field(default_factory=time.monotonic)
 
     def run(self) -> Finding:
@@ -130,6 +136,7 @@ class CaseSearch:
         self._gap_from = traced.gap_from
         self._leak = traced.leak
         curve = curve_through(traced.points) if traced.points else None
+        self._is_traced = curve is not None
         guided = Guided(
             limit_bytes=self.device.limit_bytes,
             baseline_bytes=traced.baseline_bytes,
@@ -210,9 +217,25 @@ class CaseSearch:
                 f"sizes from about {max(1, self._gap_from)} to shortly below this one need more memory: glibc keeps "
                 "tensors of less than 32 MiB in a heap and wastes some of it. Drop a smaller last batch"
             )
+        if differing := self._differing(search.answer, best):
+            return differing
         if search.answer == self.bounds.cap == LARGEST_MICROBATCH:
             return "no larger microbatch is tried unless a cap asks for it: cap=… (--cap …)"
         return self._waste(strategy, best) or self.note
+
+    def _differing(self, answer: int, best: Probe) -> str | None:
+        """Say that steps need different amounts, where no trace told: a little more was far too much."""
+        too_large = [p.microbatch for p in self._probes if p.verdict is Verdict.OOM and p.microbatch > answer]
+        share = (best.peak_bytes or 0) / self.device.limit_bytes
+        if self._is_traced or not too_large or share >= FULL_ENOUGH:
+            return None
+        if min(too_large) > max(answer + 1, JUST_ABOVE * answer):
+            return None
+        return (
+            f"microbatch {min(too_large):,} was out of memory while {answer:,} fills {share:.0%}: steps of this job "
+            f"need different amounts, as with texts of different lengths. Let probes run more of them, "
+            f"steps={_MORE_STEPS * self.steps} (--steps {_MORE_STEPS * self.steps}), or the longest batch first"
+        )
 
     def _waste(self, strategy: Strategy, best: Probe) -> str | None:
         """Return what to do where glibc's heap takes much more than the tensors in it."""

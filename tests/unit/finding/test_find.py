@@ -117,6 +117,27 @@ def test_what_helps_is_told_where_the_heap_wastes_much(sample_bytes, is_told):
     assert ("MALLOC_MMAP_THRESHOLD_" in (finding.note or "")) is is_told
 
 
+@pytest.mark.parametrize(("sample_bytes", "is_told"), [(MIB, True), (1.9 * MIB, False)])
+def test_a_size_that_is_far_too_large_just_above_the_answer_means_that_steps_differ(sample_bytes, is_told):
+    class Prober:
+        ranks = 1
+
+        def trace(self, case, *, cap, steps):
+            return Traced(problem="it is a script")
+
+        def probe(self, case, microbatch, *, steps, confirms=False, mix=(), race=None):
+            if microbatch > 48:  # a rare long text met it
+                return Outcome(probe=Probe(microbatch=microbatch, verdict=Verdict.OOM))
+            ran = {"peak_bytes": int(microbatch * sample_bytes), "steps": steps, "samples": steps * microbatch}
+            return Outcome(probe=Probe(microbatch=microbatch, verdict=Verdict.FITS, **ran))
+
+    device = Device(name="cuda:0", memory_bytes=96 * MIB, fill=1.0)
+    settings = {"bounds": Bounds(), "steps": 3, "make_strategy": lambda case: None, "observer": LogObserver()}
+    finding = CaseSearch(prober=Prober(), case=Case({}), device=device, **settings).run()
+    assert finding.microbatch == 48
+    assert ("microbatch 49 was out of memory while 48 fills 50%" in (finding.note or "")) is is_told
+
+
 def test_cap_start_and_multiple_hold():
     finding = find(f"{SIMPLE}:WithTies", memory="1GiB", cap=13, start=8, multiple_of=4)[0]
     assert (finding.microbatch, finding.stopped_by) == (12, "cap")
