@@ -55,7 +55,8 @@ def main() -> None:
 
 
 def _wanted(nets: Sequence[str] | None, names: Sequence[str] | None) -> list[list[str]]:
-    from phantom_zoo import FIXED_ON, jobs
+    from phantom_workloads import jobs
+    from phantom_zoo import FIXED_ON
 
     chosen = FIXED_ON if nets == ["fixed-on"] else nets
     return [[net, job] for net, job in jobs() if (not chosen or net in chosen) and (not names or job in names)]
@@ -138,7 +139,8 @@ def kept() -> list[Row]:
 
 def write() -> None:
     """Put both sides together, the last of each job, a line for every job."""
-    from phantom_zoo import FIXED_ON, jobs
+    from phantom_workloads import jobs
+    from phantom_zoo import FIXED_ON
 
     sides: dict[str, dict[tuple[str, ...], dict[str, Any]]] = {side: defaultdict(dict) for side in SIDES}
     problems: dict[tuple[str, ...], dict[str, str]] = defaultdict(dict)

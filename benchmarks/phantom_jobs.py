@@ -16,9 +16,9 @@ from collections.abc import Callable
 _BEGAN = time.monotonic()
 
 import torch  # noqa: E402  its import is a part of what a job costs
-from torch import Tensor, nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
-from torch.utils.checkpoint import checkpoint  # noqa: E402
+from torch import Tensor, nn  # noqa: E402  as above
+from torch.nn import functional as F  # noqa: E402  as above
+from torch.utils.checkpoint import checkpoint  # noqa: E402  as above
 
 DEVICE = "cuda"
 NUM_STEPS = 3

@@ -13,7 +13,8 @@ import torch
 
 from brim.cases import Case
 from brim.workload import prepare
-from phantom_zoo import JOBS, NETS, NEW_TOKENS
+from phantom_workloads import JOBS, NEW_TOKENS
+from phantom_zoo import NETS
 
 # How many steps run on a phantom: as many as it takes for the peaks to stay as they are for two.
 FEWEST_STEPS, MOST_STEPS, STEADY_STEPS = 3, 8, 2

@@ -153,7 +153,7 @@ def result_of(run_row: Callable[[Row], Row], row: Row) -> Row:
     """Return the result of a row, or what went wrong: a row that cannot be run is counted, not hidden."""
     try:
         return run_row(row)
-    except Exception as error:  # noqa: BLE001  whatever it is
+    except Exception as error:  # noqa: BLE001  a library of the time may raise anything
         traceback.print_exc()
         return {"problem": f"{type(error).__name__}: {error}"[:_LONGEST_PROBLEM]}
 

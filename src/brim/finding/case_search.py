@@ -35,9 +35,10 @@ from brim.units import format_bytes
 NUM_RETRIES = 2
 # Which share of the limit glibc may waste before a user is told what helps.
 WORTH_A_NOTE = 0.1
-# A size just above the answer that was out of memory while the answer fills less than this: steps differ.
-FULL_ENOUGH = 0.8
+# Steps of a job differ where a size up to this many times the answer was out of memory, though the answer fills less
+# than this share of the limit. Chosen, not measured: both are wide of what equal steps differ by.
 JUST_ABOVE = 1.05
+FULL_ENOUGH = 0.8
 # How many times as many steps may show the largest of them.
 _MORE_STEPS = 10
 # What torch says where BatchNorm meets a single sample.
